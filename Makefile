@@ -1,0 +1,62 @@
+# Two commands do everything on a machine with Python 3.11 and make: `make demo` and `make test`.
+# All that they install goes into .venv; besides this folder only pip's own cache is written.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+ARGS ?=
+
+# Exact versions for what is installed, and for what pip builds the package with (by the second name since pip 25.3).
+export PIP_CONSTRAINT := constraints.txt
+export PIP_BUILD_CONSTRAINT := constraints.txt
+
+DEV_TOOLS = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']['dev'])"
+
+.PHONY: help demo test lint constraints clean
+
+help:
+	@echo "make demo          the whole story in a minute: a local Gemini that fails, a run, /metrics, a replay"
+	@echo "make test          run the tests (ARGS=\"-k settings\" for some of them)"
+	@echo "make lint          check style and types"
+	@echo "make constraints   write the newest versions of everything into constraints.txt"
+	@echo "make clean         remove what the others have made, .venv included"
+
+demo: $(VENV)/installed
+	@$(BIN)/parked demo $(ARGS)
+
+test: $(VENV)/installed-dev
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/installed-dev
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+
+constraints: $(VENV)/installed
+	@$(PYTHON) -m venv --clear $(VENV)/fresh
+	@env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT $(VENV)/fresh/bin/python -m pip --quiet --disable-pip-version-check \
+	  install --editable '.[exporter]' hatchling editables $$($(DEV_TOOLS))
+	@{ grep '^#' constraints.txt; $(VENV)/fresh/bin/python -m pip freeze --exclude-editable; } > $(VENV)/constraints.txt
+	@mv $(VENV)/constraints.txt constraints.txt
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "parked needs Python 3.11 or newer; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "$(PYTHON) can't make virtual environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@$(PYTHON) -m venv --clear $(VENV)
+
+$(VENV)/installed: pyproject.toml constraints.txt runner/parked/version.py | $(BIN)/python
+	@echo "Installing parked into $(VENV) ..."
+	@$(PIP) install --editable '.[exporter]'
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	@echo "Installing the tools for development into $(VENV) ..."
+	@$(PIP) install $$($(DEV_TOOLS))
+	@touch $@
