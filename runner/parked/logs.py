@@ -1,0 +1,68 @@
+"""How both programs log: one line a record, a fixed event name and fields, as text or as JSON.
+
+A record is made with the standard library: `log.warning("task_failed", extra=fields(task="audit", why="…"))`.
+Fields carry ids, reasons, counts and times; never a payload, an answer, a key, or a message that quotes them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any, Final
+
+LEVELS: Final = ("debug", "info", "warning", "error")
+FORMATS: Final = ("text", "json")
+
+_FIELDS: Final = "parked_fields"
+
+
+def fields(**values: Any) -> dict[str, Any]:
+    """Return what `extra=` takes, so that the formatters find these fields. Values are what JSON holds."""
+    return {_FIELDS: values}
+
+
+def configure(level: str, format: str) -> None:
+    """Send all records from `level` up to standard error, as `text` or `json`. Call once, from a command."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+class TextFormatter(logging.Formatter):
+    """`2026-03-02T02:07:00Z WARNING task_failed task=audit why="the ledger is away"`, always on one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry = _entry(record)
+        head = f"{entry.pop('time')} {entry.pop('level')} {_plain(entry.pop('event'))}"
+        entry.pop("logger")
+        return " ".join([head, *(f"{name}={_plain(value)}" for name, value in entry.items())])
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object: `time`, `level`, `event`, `logger`, then the fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return json.dumps(_entry(record), default=str)
+
+
+def _entry(record: logging.LogRecord) -> dict[str, Any]:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    entry = {
+        "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "level": record.levelname,
+        "event": record.getMessage(),
+        "logger": record.name,
+        **getattr(record, _FIELDS, {}),
+    }
+    if record.exc_info and record.exc_info[0] is not None:
+        entry["traceback"] = logging.Formatter().formatException(record.exc_info)
+    return entry
+
+
+def _plain(value: Any) -> str:
+    """A value as it is where it can't be mistaken, else quoted: no text can forge a field or a second line."""
+    if isinstance(value, str) and value and value.isprintable() and not set(value) & set(' "='):
+        return value
+    return json.dumps(value, default=str)
