@@ -1,0 +1,260 @@
+"""The ledger: where every job is, durably, until somebody deals with it. Open one with `open_ledger`."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from parked import owners
+from parked.errors import SettingsError
+from parked.ledger.migrations import bring_up_to_date
+from parked.ledger.operations import Beat, JobRow, Leave, Lose, Operation, Register
+from parked.ledger.pulse import Pulse
+from parked.ledger.reading import SqliteReader
+from parked.ledger.sqlite import SqliteStore
+from parked.ledger.sqlite_file import connect, explain, make_sure, path_of
+from parked.ledger.store import Reader
+from parked.ledger.writer import Channel, Ticket, Writer
+
+__all__ = ["DEFAULT_URL", "Channel", "Ledger", "Ticket", "full_name", "open_ledger"]
+
+DEFAULT_URL: Final = "sqlite:///parked.db"
+
+
+def open_ledger(
+    url: str | None = None,
+    *,
+    create: bool = True,
+    migrate: bool = True,
+    role: str = "runner",
+    mode: int | None = None,
+    write_patience_s: float = 900.0,
+    clock: Callable[[], float] = time.time,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> Ledger:
+    """Open a ledger: `sqlite:///relative.db`, `sqlite:////absolute.db`, or None for `sqlite:///parked.db`.
+
+    With `create`, one that is missing is made, as a file of this `mode` (None: 0600). `migrate` upgrades an older one.
+    `role` says what this process is to the others (`runner`, `replay`, `sidecar`). An outcome that can't be written is
+    tried again for `write_patience_s`. `clock` gives UTC epoch seconds, which are stored.
+
+    Raises:
+        SettingsError: the URL is none that parked understands.
+        LedgerMissing: there is none, and `create` is False.
+        LedgerTooNew: a newer parked has changed it in a way that this version can't follow.
+        LedgerUnavailable: it can't be read and written.
+    """
+    path = _path(DEFAULT_URL if url is None else url)
+    make_sure(path, create=create, mode=mode)
+    try:
+        connection = connect(path)
+        try:
+            created = bring_up_to_date(connection, path, create=create, upgrade=migrate, now=clock())
+        finally:
+            connection.close()
+    except Exception as exc:
+        raise explain(exc, path) from exc
+    return Ledger(path, created=created, role=role, write_patience_s=write_patience_s, clock=clock, monotonic=monotonic)
+
+
+def full_name(url: str) -> str:
+    """Return by which name people are shown the ledger that a URL names, there or not; never a password.
+
+    Raises:
+        SettingsError: the URL is none that parked understands.
+    """
+    return f"sqlite:///{_path(url)}"
+
+
+def _path(url: str) -> Path:
+    scheme, colon, _ = url.partition(":")  # no more of it is ever shown: it may hold a password
+    if scheme == "sqlite" and colon:
+        return path_of(url)
+    if scheme in ("postgres", "postgresql") and colon:
+        raise SettingsError("this version of parked has no PostgreSQL yet; use sqlite:///parked.db")
+    what = f"the scheme {scheme!r}" if colon else f"{url!r}, without a scheme"
+    raise SettingsError(f"a ledger is named by a URL like sqlite:///parked.db, got {what}")
+
+
+class Ledger:
+    """An open ledger. It belongs to this process: a forked child that uses it gets a writer and an owner of its own.
+
+    Usable from all threads. Closing it hands back nothing: release jobs first, or they count as orphaned.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        created: bool,
+        role: str,
+        write_patience_s: float,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.url = f"sqlite:///{path}"
+        self.where = self.url  # for people: the full name, never a password
+        self.created = created  # whether it was made by this call
+        self._path = path
+        self._role = role
+        self._pulse = Pulse(monotonic=monotonic)
+        self._registering = threading.Lock()
+        self._writer = Writer(
+            lambda: SqliteStore(path, clock=clock, monotonic=monotonic),
+            pulse=self._pulse,
+            patience_s=write_patience_s,
+            monotonic=monotonic,
+        )
+        with self.ask() as reader:
+            self.name = reader.name  # the short random word that names it in metrics
+        _open.add(self)
+
+    # --- writing ---
+
+    def record(self, operation: Operation) -> Any:
+        """Apply an operation and return its result, once it is synced to disk.
+
+        Raises:
+            LedgerUnavailable: nothing was taken on. (An outcome waits up to `write_patience_s` before that.)
+            ParkedError: what the operation says.
+        """
+        return self.submit(operation).wait()
+
+    def submit(self, operation: Operation, channel: Channel | None = None) -> Ticket:
+        """Hand an operation in without waiting. A channel is told when it is done, else `Ticket.wait`."""
+        return self._writer.submit(operation, channel)
+
+    def submit_many(self, operations: Iterable[Operation], channel: Channel | None = None) -> list[Ticket]:
+        return self._writer.submit_many(operations, channel)
+
+    @property
+    def stalled(self) -> bool:
+        """Whether an outcome waits for a ledger that is away. No call may be started meanwhile."""
+        return self._writer.stalled
+
+    @property
+    def unwritten(self) -> list[Operation]:
+        """The outcomes that would be lost if the process ended now; their jobs would become orphans."""
+        return self._writer.unwritten
+
+    # --- this process as an owner ---
+
+    @property
+    def owner_id(self) -> int:
+        """This process's id as an owner. It is registered on first use, and anew after it was declared lost: ask again
+        for each job, and after `OwnerLost`.
+        """
+        with self._registering:
+            owner_id = self._pulse.owner_id
+            if owner_id is None:
+                facts = owners.facts(self._role)
+                owner_id = self.record(Register(facts))
+                self._pulse.begin(owner_id, facts)
+                self._writer.look()
+            return owner_id
+
+    def sweep(self) -> list[JobRow]:
+        """Beat, look at the other owners, and park the jobs of those that are lost; return these.
+
+        The writer's thread does the same every 5 s while this process is an owner.
+        """
+        assert self.owner_id
+        return self._pulse.beat(self._record_pulse)
+
+    def _record_pulse(self, operation: Beat | Lose) -> Any:
+        return self.record(operation)
+
+    # --- asking ---
+
+    @contextmanager
+    def ask(self) -> Iterator[Reader]:
+        """Ask questions of one consistent snapshot, on a connection that only asks. Don't keep it open for long."""
+        try:
+            reader = SqliteReader(self._path)
+            try:
+                yield reader
+            finally:
+                reader.close()
+        except Exception as exc:
+            explained = explain(exc, self._path)
+            if explained is exc:
+                raise
+            raise explained from exc
+
+    # --- the end ---
+
+    def close(self) -> None:
+        """Write what waits, leave as an owner, and close. Blocks while outcomes wait for a ledger that is away."""
+        if self not in _open:
+            return
+        _open.discard(self)
+        if self._pulse.owner_id is not None:
+            self._writer.submit(Leave(self._pulse.owner_id))
+            self._pulse.owner_id = None
+        self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- forks ---
+
+    def _before_fork(self) -> None:
+        self._registering.acquire()
+        self._writer.before_fork()
+
+    def _after_fork_in_parent(self) -> None:
+        self._writer.after_fork_in_parent()
+        self._registering.release()
+
+    def _after_fork_in_child(self) -> None:
+        self._registering = threading.Lock()
+        self._pulse.forget()
+        self._writer.after_fork_in_child()
+
+
+_open: set[Ledger] = set()  # of this process; a ledger lives until it is closed
+_forking: list[Ledger] = []  # those that stand still while one thread forks
+_fork = threading.Lock()
+
+
+def _before_fork() -> None:
+    _fork.acquire()
+    _forking.extend(_open)
+    for ledger in _forking:
+        ledger._before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    for ledger in _forking:
+        ledger._after_fork_in_parent()
+    _forking.clear()
+    _fork.release()
+
+
+def _after_fork_in_child() -> None:
+    for ledger in _forking:
+        ledger._after_fork_in_child()
+    _forking.clear()
+    _fork.release()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+
+
+@atexit.register
+def _close_all() -> None:
+    """A program that ends without closing its ledgers still writes what it handed in."""
+    for ledger in tuple(_open):
+        ledger.close()

@@ -1,0 +1,324 @@
+"""What every store does the same way: read the rows, let `moves` decide, write what changed, gather the counters.
+
+A database brings the primitives, all of them set-valued, at the end of `Books`. In one call no two operations are
+about the same job; the writer sees to that.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from parked.errors import JobConflict, OwnerLost, TransitionError
+from parked.job import HELD, State
+from parked.ledger import moves
+from parked.ledger import operations as op
+from parked.ledger.codec import Body
+from parked.ledger.counters import Metric, Move
+from parked.ledger.moves import AttemptState, Change
+from parked.ledger.operations import JobRow
+
+SET_BY_THE_LATEST: Final = frozenset({Metric.LAST_ACCEPTED, Metric.LAST_SUCCESS, Metric.LAST_PARKED})
+
+
+LabelSet = tuple[Metric, str, str, str, str]  # the first five fields of a Move: the key of a counter
+
+
+class Tally:
+    """The counters that a transaction moves, gathered: a rollback drops them with the rest."""
+
+    def __init__(self) -> None:
+        self.values: dict[LabelSet, float] = {}
+        self.examples: dict[LabelSet, Move] = {}
+
+    def add(self, gathered: Iterable[Move]) -> None:
+        for move in gathered:
+            key = move[:5]
+            if move.metric in SET_BY_THE_LATEST:
+                self.values[key] = move.value
+            else:
+                self.values[key] = self.values.get(key, 0) + move.value
+            if move.trace_id is not None:
+                self.examples[key] = move
+
+    def clear(self) -> None:
+        self.values.clear()
+        self.examples.clear()
+
+
+class Books(ABC):
+    """The operations on jobs, for all databases. See `Store` for what a store is to its writer."""
+
+    now: float  # the time of this transaction, UTC epoch seconds; set when it begins
+
+    def __init__(self) -> None:
+        self.tally = Tally()
+        self._triggers: dict[int, str] = {}
+
+    # --- taking on ---
+
+    def accept(self, rows: Sequence[op.Accept]) -> list[op.Accepted | Exception]:
+        place = self.last_place() + 1
+        ids = self.insert_jobs(rows, place)
+        new = [
+            None if id is None else moves.accepted(row, id=id, place=place + offset, now=self.now)
+            for offset, (row, id) in enumerate(zip(rows, ids, strict=True))
+        ]
+        for (pipeline, model), jobs in Counter((job.pipeline, job.model) for job in new if job is not None).items():
+            self.tally.add(moves.count_accepted(pipeline, model, jobs=jobs, now=self.now))
+        known = self.known_jobs([row for row, id in zip(rows, ids, strict=True) if id is None])
+
+        results: list[op.Accepted | Exception] = []
+        starts: list[Change] = []
+        for row, job in zip(rows, new, strict=True):
+            accepted = self._accepted(row, job, known)
+            if row.start_for is None or isinstance(accepted, Exception) or accepted.row.state is not State.PENDING:
+                results.append(accepted)
+            elif not self.owner_alive(row.start_for):
+                results.append(OwnerLost(row.start_for))
+            else:
+                change = moves.started(
+                    accepted.row, owner_id=row.start_for, span=row.span, last_is_open=False, now=self.now
+                )
+                assert change is not None
+                starts.append(change)
+                results.append(op.Accepted(change.row, accepted.created, change.opened))
+        self._write(starts)
+        return results
+
+    def take_over(self, rows: Sequence[op.TakeOver]) -> list[op.Accepted | Exception]:
+        place = self.last_place() + 1
+        ids = self.insert_jobs(rows, place)
+        known = self.known_jobs([row for row, id in zip(rows, ids, strict=True) if id is None])
+        results: list[op.Accepted | Exception] = []
+        changes: list[Change] = []
+        elsewhere: dict[int, int] = {}
+        for offset, (row, id) in enumerate(zip(rows, ids, strict=True)):
+            new = None if id is None else moves.accepted(row, id=id, place=place + offset, now=self.now)
+            accepted = self._accepted(row, new, known)
+            if isinstance(accepted, Exception) or accepted.row.state not in (State.PENDING, State.PARKED):
+                results.append(accepted)
+                continue
+            if new is not None:
+                self.tally.add(moves.count_accepted(row.pipeline, row.model, jobs=1, now=self.now))
+            change = moves.taken_over(row, accepted.row, known=new is None, now=self.now)
+            elsewhere[change.row.id] = change.row.calls - accepted.row.calls - 1
+            changes.append(change)
+            results.append(op.Accepted(change.row, accepted.created))
+        placed = {row.id: row for row in self._write(changes)}
+        self.add_calls_elsewhere(elsewhere)
+        return [
+            op.Accepted(placed[result.row.id], result.created)
+            if isinstance(result, op.Accepted) and result.row.id in placed
+            else result
+            for result in results
+        ]
+
+    def _accepted(
+        self, row: op.Accept | op.TakeOver, new: JobRow | None, known: Mapping[tuple[str, str, str], JobRow]
+    ) -> op.Accepted | JobConflict:
+        if new is not None:
+            return op.Accepted(new, created=True)
+        there = known[row.pipeline, row.batch, row.job_id]
+        if there.payload_hash != row.payload_hash:
+            return JobConflict(row.pipeline, row.batch, row.job_id)
+        return op.Accepted(there, created=False)
+
+    # --- a job's course ---
+
+    def start(self, rows: Sequence[op.Start]) -> list[op.Started | op.Held | Exception]:
+        jobs = self.jobs_by_id([row.id for row in rows])
+        continued = {job.id: job.calls for job in jobs.values() if job.state in HELD}
+        attempts = self.attempts_by_number(continued.items())
+        results: list[op.Started | op.Held | Exception] = []
+        changes: list[Change] = []
+        for row in rows:
+            job = jobs.get(row.id)
+            if job is None:
+                results.append(op.Held(None))
+                continue
+            last = attempts.get(job.id)
+            change = moves.started(
+                job,
+                owner_id=row.owner_id,
+                replay_id=row.replay_id,
+                previous=row.previous,
+                span=row.span,
+                last_is_open=last is not None and last.ended_at is None,
+                now=self.now,
+            )
+            if change is None:
+                results.append(op.Held(job))
+            elif not self.owner_alive(row.owner_id):
+                results.append(OwnerLost(row.owner_id))
+            else:
+                changes.append(change)
+                results.append(op.Started(change.row, change.row.calls))
+        self._write(changes)
+        return results
+
+    def claim(self, rows: Sequence[op.Claim]) -> list[list[op.Started] | Exception]:
+        return [self._claim(row) for row in rows]
+
+    def _claim(self, row: op.Claim) -> list[op.Started] | Exception:
+        if not self.owner_alive(row.owner_id):
+            return OwnerLost(row.owner_id)
+        changes = [
+            change
+            for job in self.next_in_line(row)
+            if (change := moves.started(job, owner_id=row.owner_id, last_is_open=False, now=self.now)) is not None
+        ]
+        claimed = self._write(changes)
+        payloads = self.payloads([job.id for job in claimed])
+        return [op.Started(job, job.calls, payloads[job.id]) for job in claimed]
+
+    def finish(self, rows: Sequence[op.Answer | op.Park]) -> list[JobRow | Exception]:
+        def decide(job: JobRow, row: op.Answer | op.Park, attempt: AttemptState | None) -> Change:
+            trigger = self._trigger(job)
+            if isinstance(row, op.Answer):
+                return moves.answered(job, row, attempt, trigger=trigger, now=self.now)
+            return moves.parked(job, row, attempt, trigger=trigger, now=self.now)
+
+        jobs, attempts = self._jobs_and_attempts([(row.id, row.attempt) for row in rows])
+        return list(self._write([decide(jobs[row.id], row, attempts.get(row.id)) for row in rows]))
+
+    def retried(self, rows: Sequence[op.Retried]) -> list[JobRow | Exception]:
+        jobs, attempts = self._jobs_and_attempts([(row.id, row.attempt) for row in rows])
+        changes = [moves.retried(jobs[row.id], row, attempts.get(row.id), now=self.now) for row in rows]
+        return list(self._write(changes))
+
+    def release(self, rows: Sequence[op.Release]) -> list[JobRow | Exception]:
+        jobs, attempts = self._jobs_and_attempts([(row.id, row.attempt) for row in rows])
+        changes = [
+            moves.released(jobs[row.id], row, attempts.get(row.id), trigger=self._trigger(jobs[row.id])) for row in rows
+        ]
+        return list(self._write(changes))
+
+    # --- people ---
+
+    def discard(self, rows: Sequence[op.Discard]) -> list[JobRow | Exception]:
+        jobs = self._existing([row.id for row in rows])
+        return list(self._write([moves.discarded(jobs[row.id], why=row.why, now=self.now) for row in rows]))
+
+    def restore(self, rows: Sequence[op.Restore]) -> list[JobRow | Exception]:
+        jobs = self._existing([row.id for row in rows])
+        changes = [moves.restored(jobs[row.id], has_answer=self.has_answer(row.id), now=self.now) for row in rows]
+        return list(self._write(changes))
+
+    # --- lost owners ---
+
+    def orphan_jobs_of(self, owner_id: int) -> list[JobRow]:
+        """Park what an owner holds, and close what else it left open. Return the jobs that were parked."""
+        held = self.held_by(owner_id)
+        last = self.attempts_by_number([(job.id, job.calls) for job in held])
+        changes = [moves.orphaned(job, last.get(job.id), trigger=self._trigger(job), now=self.now) for job in held]
+        parked = self._write(changes)
+        left = self.open_attempts_of(owner_id)
+        jobs = self.jobs_by_id([job for job, _ in left])
+        self._write([moves.abandoned(jobs[job], attempt) for job, attempt in left])
+        return parked
+
+    # --- parts ---
+
+    def _jobs_and_attempts(
+        self, pairs: Sequence[tuple[int, int | None]]
+    ) -> tuple[dict[int, JobRow], dict[int, AttemptState]]:
+        """The rows of these jobs, and of these attempts of theirs (None: the last one), by the job's id."""
+        jobs = self._existing([id for id, _ in pairs])
+        numbers = ((id, jobs[id].calls if number is None else number) for id, number in pairs)
+        return jobs, self.attempts_by_number(numbers)
+
+    def _existing(self, ids: Sequence[int]) -> dict[int, JobRow]:
+        jobs = self.jobs_by_id(ids)
+        if len(jobs) < len(ids):
+            raise TransitionError(State.FORGOTTEN, "any")
+        return jobs
+
+    def _trigger(self, job: JobRow) -> str:
+        """What set off the replay that holds this job; empty if none does."""
+        if job.replay_id is None:
+            return ""
+        if job.replay_id not in self._triggers:
+            self._triggers[job.replay_id] = self.trigger(job.replay_id)
+        return self._triggers[job.replay_id]
+
+    def _write(self, changes: Sequence[Change]) -> list[JobRow]:
+        """Write what was decided; return the rows as they are now, in that order."""
+        if any(change.to_the_back for change in changes):
+            place = self.last_place()
+            changes = [
+                change._replace(row=change.row._replace(place=(place := place + 1))) if change.to_the_back else change
+                for change in changes
+            ]
+        self.move_jobs([change for change in changes if change.row is not change.was])
+        self.open_attempts([change.row for change in changes if change.opened is not None])
+        self.close_attempts([change for change in changes if change.closed is not None])
+        self.keep_answers([change for change in changes if change.answer is not None])
+        for change in changes:
+            self.tally.add(change.moves)
+        return [change.row for change in changes]
+
+    # --- what a database brings ---
+
+    @abstractmethod
+    def last_place(self) -> int:
+        """The highest place in line; 0 if nobody stands in it."""
+
+    @abstractmethod
+    def insert_jobs(self, rows: Sequence[op.Accept | op.TakeOver], place: int) -> list[int | None]:
+        """Insert them as pending with their payloads, the first at `place`. None where the job is known already."""
+
+    @abstractmethod
+    def known_jobs(self, rows: Sequence[op.Accept | op.TakeOver]) -> dict[tuple[str, str, str], JobRow]:
+        """By (pipeline, batch, job id)."""
+
+    @abstractmethod
+    def add_calls_elsewhere(self, calls: Mapping[int, int]) -> None: ...
+
+    @abstractmethod
+    def jobs_by_id(self, ids: Sequence[int]) -> dict[int, JobRow]:
+        """The rows, locked for this transaction."""
+
+    @abstractmethod
+    def attempts_by_number(self, pairs: Iterable[tuple[int, int]]) -> dict[int, AttemptState]:
+        """One attempt a job, (job, number) each, by the job's id."""
+
+    @abstractmethod
+    def next_in_line(self, claim: op.Claim) -> list[JobRow]:
+        """Locked for this transaction, as in `jobs_by_id`; in order of place."""
+
+    @abstractmethod
+    def payloads(self, ids: Sequence[int]) -> dict[int, Body]: ...
+
+    @abstractmethod
+    def has_answer(self, id: int) -> bool: ...
+
+    @abstractmethod
+    def held_by(self, owner_id: int) -> list[JobRow]: ...
+
+    @abstractmethod
+    def open_attempts_of(self, owner_id: int) -> list[tuple[int, AttemptState]]:
+        """Each with its job's id."""
+
+    @abstractmethod
+    def owner_alive(self, owner_id: int) -> bool: ...
+
+    @abstractmethod
+    def trigger(self, replay_id: int) -> str: ...
+
+    @abstractmethod
+    def move_jobs(self, changes: Sequence[Change]) -> None:
+        """Write `row`, where the state is still that of `was`."""
+
+    @abstractmethod
+    def open_attempts(self, rows: Sequence[JobRow]) -> None:
+        """Number `calls` of each."""
+
+    @abstractmethod
+    def close_attempts(self, changes: Sequence[Change]) -> None: ...
+
+    @abstractmethod
+    def keep_answers(self, changes: Sequence[Change]) -> None:
+        """Where there is none yet."""

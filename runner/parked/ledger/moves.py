@@ -1,0 +1,399 @@
+"""The life of a job, decided: what an operation makes of a job's row, its attempt and the counters. Pure.
+
+A store reads the rows, asks here, and writes what it is told; it knows no transition. So all databases tell the same
+story. Every change of state goes through `parked.job.after`. Times are UTC epoch seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from parked.errors import TransitionError
+from parked.job import ANSWERED, HELD, Event, State, after
+from parked.ledger.codec import Body
+from parked.ledger.counters import Metric, Move, duration_bucket
+from parked.ledger.operations import (
+    NO_SPAN,
+    Accept,
+    Answer,
+    Closing,
+    JobRow,
+    Park,
+    Release,
+    Retried,
+    SpanIds,
+    TakeOver,
+)
+from parked.verdict import Disposition, Kind, Reason, Scope
+
+INTERRUPTED: Final = Closing(kind=Kind.RETRYABLE, reason=Reason.CANCELLED, scope=Scope.JOB, rule="parked.interrupted")
+MAYBE_SENT: Final = "maybe_sent"  # an attempt was open: the call may have been made, and billed
+NOT_SENT: Final = "not_sent"  # the owner died between two attempts
+
+
+class AttemptState(NamedTuple):
+    """What an attempt's row says before an operation."""
+
+    number: int  # 1-based
+    started_at: float
+    ended_at: float | None
+    answered: bool
+    interrupted: bool
+
+
+class Closed(NamedTuple):
+    """How the row of an attempt is to be closed, or completed if it was closed without its outcome."""
+
+    number: int
+    closing: Closing
+    strike: bool = False
+    interrupted: bool = False
+
+
+class Change(NamedTuple):
+    """What one operation makes of one job. `row` equals `was` where only an attempt is closed, or nothing happens."""
+
+    was: JobRow
+    row: JobRow
+    moves: tuple[Move, ...] = ()
+    opened: int | None = None  # the number of the attempt to open, for the owner and replay in `row`
+    closed: Closed | None = None
+    answer: Body | None = None  # to be stored with `closed`'s number, unless there is one already
+    answered_by: int | None = None  # that attempt's number
+    to_the_back: bool = False  # `row` gets a place behind all others
+
+
+# --- taking on -------------------------------------------------------------------------------------------------
+
+
+def accepted(op: Accept | TakeOver, *, id: int, place: int, now: float) -> JobRow:
+    """Return the row of a job that was just taken on."""
+    return JobRow(
+        id, op.pipeline, op.batch, op.job_id, op.model, after(None, Event.ACCEPT), None, None, None, None, None, None,
+        0, 0, 0, None, place, op.caller, op.checker, now, None, None, None, None, None, None, None, None,
+        op.payload_hash, 0,
+    )  # fmt: skip
+
+
+def count_accepted(pipeline: str, model: str, *, jobs: int, now: float) -> tuple[Move, ...]:
+    """Return the moves of so many new jobs, which are pending: a large batch counts them together."""
+    return (
+        Move(Metric.JOBS_ACCEPTED, pipeline, model, "", "", jobs),
+        Move(Metric.LEDGER_JOBS, pipeline, "", State.PENDING, "", jobs),
+        Move(Metric.LAST_ACCEPTED, pipeline, "", "", "", now),
+    )
+
+
+def taken_over(op: TakeOver, row: JobRow, *, known: bool, now: float) -> Change:
+    """Park a job that failed elsewhere. A known one must be pending or parked: it is as if it had been run once more.
+
+    The attempt that is opened and closed tells of the last of the calls made elsewhere. It moves no counter of
+    attempts, since parked made none.
+    """
+    if known:
+        started = after(row.state, Event.CLAIM if row.state is State.PARKED else Event.START)
+        state = after(started, Event.GIVE_UP)
+    else:
+        state = after(None, Event.TAKE_OVER)
+    calls = row.calls + max(op.calls, 1)
+    new = _failed(row, op.closing, op.error_class, now=now)._replace(state=state, calls=calls)
+    counted = () if row.state is State.PARKED else _count_parked(new, now)
+    return Change(
+        row, new, (*_gauges(row, new), *counted), opened=calls, closed=Closed(calls, op.closing), to_the_back=known
+    )
+
+
+# --- a job's course --------------------------------------------------------------------------------------------
+
+
+def started(
+    row: JobRow,
+    *,
+    owner_id: int,
+    replay_id: int | None = None,
+    previous: int | None = None,
+    span: SpanIds = NO_SPAN,
+    last_is_open: bool,
+    now: float,
+) -> Change | None:
+    """Open the next attempt: the first of a course, or the one after its `previous`. None: nothing to start here.
+
+    An owner may run two courses of one job by mistake; `previous` tells which of them holds it.
+
+    Raises:
+        TransitionError: the course holds the job, and its last attempt is still open.
+    """
+    if previous is not None:
+        if not _holds(row, owner_id) or (row.calls, row.replay_id) != (previous, replay_id):
+            return None
+        if last_is_open:
+            raise TransitionError(row.state, Event.START)
+        state = after(row.state, Event.RETRY)
+        trace = span if span.trace_id else SpanIds(row.trace_id, row.span_id)
+        new = row._replace(state=state, calls=row.calls + 1, not_before=None, trace_id=trace[0], span_id=trace[1])
+        return Change(row, new, opened=new.calls)
+    if row.state is not (State.PENDING if replay_id is None else State.PARKED):
+        return None
+    new = row._replace(
+        state=after(row.state, Event.START if replay_id is None else Event.CLAIM),
+        calls=row.calls + 1,
+        strikes=row.strikes if replay_id is None else 0,
+        replays=row.replays + (replay_id is not None),
+        not_before=None,
+        started_at=now,
+        owner_id=owner_id,
+        replay_id=replay_id,
+        trace_id=span.trace_id,
+        span_id=span.span_id,
+    )
+    return Change(row, new, _gauges(row, new), opened=new.calls)
+
+
+def answered(row: JobRow, op: Answer, attempt: AttemptState | None, *, trigger: str, now: float) -> Change:
+    """Close an attempt with its answer. The first answer wins; a late one still ends a job that has none."""
+    if attempt is not None and attempt.answered:
+        return Change(row, row)
+    in_time = _holds(row, op.owner_id) and attempt is not None and attempt.ended_at is None
+    state = after(row.state, Event.ANSWER if in_time else Event.LATE_ANSWER)
+    closed, moves = _close(row, op.attempt, op.closing, attempt)
+    new = row
+    if state is not row.state:
+        new = _span(row, op.closing.span)._replace(
+            state=state,
+            error_class=None,
+            reason=None,
+            kind=None,
+            scope=None,
+            fingerprint=None,
+            not_before=None,
+            finished_at=now,
+            owner_id=None,
+            replay_id=None,
+        )
+        moves += (*_gauges(row, new), *_count_answered(row, new, trigger, now))
+    return Change(row, new, moves, closed=closed, answer=op.answer, answered_by=op.attempt)
+
+
+def retried(row: JobRow, op: Retried, attempt: AttemptState | None, *, now: float) -> Change:
+    """Close a failed attempt whose owner makes another."""
+    closed, moves = _close(row, op.attempt, op.closing, attempt, strike=op.strike)
+    if not _holds(row, op.owner_id) or not _is_open(attempt):
+        return Change(row, row, moves, closed=closed)
+    new = row._replace(
+        state=after(row.state, Event.RETRY),
+        strikes=row.strikes + op.strike,
+        not_before=now + op.wait_s if op.wait_s else None,
+    )
+    return Change(row, new, moves, closed=closed)
+
+
+def parked(row: JobRow, op: Park, attempt: AttemptState | None, *, trigger: str, now: float) -> Change:
+    """Close a failed attempt and park its job; after a replay behind all others."""
+    closed, moves = _close(row, op.attempt, op.closing, attempt, strike=op.strike)
+    if not _holds(row, op.owner_id) or op.attempt != row.calls:
+        return Change(row, row, moves, closed=closed)
+    new = _failed(row, op.closing, op.error_class, now=now)._replace(
+        state=after(row.state, Event.GIVE_UP),
+        strikes=row.strikes + (op.strike and _is_open(attempt)),
+        not_before=None if op.wait_s is None else now + op.wait_s,
+    )
+    return _put_away(row, new, moves, closed, trigger=trigger, now=now)
+
+
+def released(row: JobRow, op: Release, attempt: AttemptState | None, *, trigger: str) -> Change:
+    """Hand a job back as it was before it was started: pending, or parked with the class it had."""
+    closed: Closed | None = None
+    moves: tuple[Move, ...] = ()
+    if attempt is not None:
+        interrupted = op.closing is None
+        closed, moves = _close(row, attempt.number, op.closing or INTERRUPTED, attempt, interrupted=interrupted)
+    if not _holds(row, op.owner_id) or op.attempt not in (None, row.calls):
+        return Change(row, row, moves, closed=closed)
+    new = row._replace(state=after(row.state, Event.RELEASE), owner_id=None, replay_id=None)
+    moves += (*_gauges(row, new), *_count_replayed(row, trigger, "released"))
+    return Change(row, new, moves, closed=closed, to_the_back=op.to_the_back)
+
+
+def orphaned(row: JobRow, attempt: AttemptState | None, *, trigger: str, now: float) -> Change:
+    """Park a job whose owner is lost. `attempt` is the job's last one, None if it never had any."""
+    code = MAYBE_SENT if _is_open(attempt) else NOT_SENT
+    closed, moves = _interrupt(row, attempt)
+    orphan = Closing(kind=Kind.RETRYABLE, scope=Scope.JOB)
+    new = _failed(row, orphan, f"{Disposition.ORPHANED}:{code}", now=now)._replace(
+        state=after(row.state, Event.OWNER_LOST), reason=code
+    )
+    return _put_away(row, new, moves, closed, trigger=trigger, now=now)
+
+
+def abandoned(row: JobRow, attempt: AttemptState) -> Change:
+    """Close the attempt that a lost owner left open on a job that it doesn't hold any more."""
+    closed, moves = _interrupt(row, attempt)
+    return Change(row, row, moves, closed=closed)
+
+
+# --- people ----------------------------------------------------------------------------------------------------
+
+
+def discarded(row: JobRow, *, why: str, now: float) -> Change:
+    new = row._replace(state=after(row.state, Event.DISCARD), came_from=row.state, finished_at=now, note=why)
+    counted = Move(Metric.JOBS_DISCARDED, row.pipeline, row.model, row.error_class or "", row.reason or "", 1)
+    return Change(row, new, (*_gauges(row, new), counted))
+
+
+def restored(row: JobRow, *, has_answer: bool, now: float) -> Change:
+    """Bring a discarded job back. One whose answer came after it was discarded is answered at once."""
+    new = row._replace(
+        state=after(row.state, Event.RESTORE, came_from=row.came_from), came_from=None, finished_at=None, note=None
+    )
+    moves = _gauges(row, new)
+    if not has_answer:
+        return Change(row, new, moves)
+    answer = new._replace(
+        state=after(new.state, Event.LATE_ANSWER),
+        error_class=None, reason=None, kind=None, scope=None, fingerprint=None, not_before=None, finished_at=now,
+    )  # fmt: skip
+    return Change(row, answer, (*_gauges(row, answer), *_count_answered(new, answer, "", now)))
+
+
+# --- parts -----------------------------------------------------------------------------------------------------
+
+
+def _holds(row: JobRow, owner_id: int) -> bool:
+    return row.state in HELD and row.owner_id == owner_id
+
+
+def _is_open(attempt: AttemptState | None) -> bool:
+    return attempt is not None and attempt.ended_at is None
+
+
+def _failed(row: JobRow, closing: Closing, error_class: str, *, now: float) -> JobRow:
+    """The row with what its failure says, held by nobody; its state is the caller's to set."""
+    return _span(row, closing.span)._replace(
+        error_class=error_class,
+        reason=closing.reason,
+        kind=closing.kind,
+        scope=closing.scope,
+        fingerprint=closing.fingerprint,
+        not_before=None,
+        parked_at=now,
+        owner_id=None,
+        replay_id=None,
+    )
+
+
+def _span(row: JobRow, span: SpanIds) -> JobRow:
+    """Keep the job's own span where the attempt's is of the same trace."""
+    if span.trace_id is None or span.trace_id == row.trace_id:
+        return row
+    return row._replace(trace_id=span.trace_id, span_id=span.span_id)
+
+
+def _put_away(
+    row: JobRow, new: JobRow, moves: tuple[Move, ...], closed: Closed | None, *, trigger: str, now: float
+) -> Change:
+    """Park: counted once as parked by a run, or as parked again by a replay, which also sends it to the back."""
+    again = row.state is State.REPLAYING
+    counted = _count_replayed(row, trigger, "parked_again") if again else _count_parked(new, now)
+    return Change(row, new, (*moves, *_gauges(row, new), *counted), closed=closed, to_the_back=again)
+
+
+def _interrupt(row: JobRow, attempt: AttemptState | None) -> tuple[Closed | None, tuple[Move, ...]]:
+    if attempt is None or attempt.ended_at is not None:
+        return None, ()
+    return _close(row, attempt.number, INTERRUPTED, attempt, interrupted=True)
+
+
+def _close(
+    row: JobRow,
+    number: int,
+    closing: Closing,
+    attempt: AttemptState | None,
+    *,
+    strike: bool = False,
+    interrupted: bool = False,
+) -> tuple[Closed | None, tuple[Move, ...]]:
+    """Close an attempt, or complete one that was closed before its outcome came; None if there is nothing to add.
+
+    An attempt counts once, when it is first closed; an outcome that comes later adds only its tokens.
+    """
+    if attempt is None or attempt.answered:
+        return None, ()
+    closed = Closed(number, closing, strike=strike, interrupted=interrupted)
+    if attempt.ended_at is None:
+        return closed, (*_count_attempt(row, closing), *_count_tokens(row, closing))
+    # Closed by a sweep or a release, so its own outcome is still to come; or an answer came after the deadline.
+    completes = (attempt.interrupted and not interrupted) or closing.kind is None
+    return (closed, _count_tokens(row, closing)) if completes else (None, ())
+
+
+def _gauges(was: JobRow, row: JobRow) -> tuple[Move, ...]:
+    """What a change of state does to the gauges that follow the rows."""
+    moves: list[Move] = []
+    for one, by in ((was, -1), (row, 1)):
+        if was.state is not row.state:
+            moves.append(Move(Metric.LEDGER_JOBS, one.pipeline, "", one.state, "", by))
+        if one.state is State.PARKED:
+            moves.append(Move(Metric.PARKED_NOW, one.pipeline, one.model, one.error_class or "", one.reason or "", by))
+    return tuple(moves)
+
+
+def _count_parked(row: JobRow, now: float) -> tuple[Move, ...]:
+    assert row.error_class is not None
+    return (
+        Move(
+            Metric.JOBS_PARKED, row.pipeline, row.model, row.error_class, row.reason or "", 1, row.trace_id, row.span_id
+        ),
+        Move(Metric.LAST_PARKED, row.pipeline, "", row.error_class, "", now),
+    )
+
+
+def _count_answered(was: JobRow, row: JobRow, trigger: str, now: float) -> tuple[Move, ...]:
+    assert row.state in ANSWERED
+    success = Move(Metric.LAST_SUCCESS, row.pipeline, "", "", "", now)
+    if row.state is State.SUCCEEDED:
+        return (Move(Metric.JOBS_SUCCEEDED, row.pipeline, row.model, "", "", 1, row.trace_id, row.span_id), success)
+    recovered = Move(
+        Metric.JOBS_RECOVERED, row.pipeline, row.model, was.error_class or "", was.reason or "", 1,
+        row.trace_id, row.span_id,
+    )  # fmt: skip
+    return (recovered, *_count_replayed(was, trigger, "recovered"), success)
+
+
+def _count_replayed(was: JobRow, trigger: str, result: str) -> tuple[Move, ...]:
+    """Each claim by a replay ends with one result, under the class that the job had."""
+    if was.state is not State.REPLAYING:
+        return ()
+    return (
+        Move(
+            Metric.JOBS_REPLAYED, was.pipeline, was.model, was.error_class or "", f"{trigger}/{result}", 1,
+            was.trace_id, was.span_id,
+        ),
+    )  # fmt: skip
+
+
+def _count_attempt(row: JobRow, closing: Closing) -> tuple[Move, ...]:
+    kind = closing.kind or "ok"
+    counted = Move(
+        Metric.ATTEMPTS, row.pipeline, row.model, kind, closing.reason or ("ok" if closing.kind is None else ""), 1,
+        *closing.span,
+    )  # fmt: skip
+    took = closing.duration_s
+    if took is None:
+        return (counted,)
+    return (
+        counted,
+        Move(
+            Metric.ATTEMPT_DURATION, row.pipeline, row.model, kind, duration_bucket(took), 1, *closing.span,
+            example=took,
+        ),
+        Move(Metric.ATTEMPT_DURATION, row.pipeline, row.model, kind, "sum", took),
+    )  # fmt: skip
+
+
+def _count_tokens(row: JobRow, closing: Closing) -> tuple[Move, ...]:
+    kind = closing.kind or "ok"
+    return tuple(
+        Move(Metric.TOKENS, row.pipeline, row.model, direction, kind, tokens, *closing.span)
+        for direction, tokens in (("input", closing.tokens_in), ("output", closing.tokens_out))
+        if tokens
+    )

@@ -1,0 +1,362 @@
+"""Everything that can be asked of a ledger's writer, as values.
+
+An operation is built anywhere, handed to the writer, applied with many others in one transaction, and answered.
+It names what happened, not what to store: `moves.py` decides that from the job's row, and the store writes it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from parked.job import State
+from parked.ledger.codec import Body
+from parked.verdict import Kind, Reason, Scope
+
+
+class JobRow(NamedTuple):
+    """One row of `jobs`; a tuple, since a run makes several per job. Times: UTC epoch seconds, None if it never was."""
+
+    id: int
+    pipeline: str
+    batch: str
+    job_id: str
+    model: str
+    state: State
+    came_from: State | None  # of a discarded job: what it was before
+    error_class: str | None  # of the last time it was parked; stands until it is answered
+    reason: Reason | str | None  # an orphan's is its code: `maybe_sent` or `not_sent`
+    kind: Kind | None
+    scope: Scope | None
+    fingerprint: str | None
+    calls: int  # attempts made so far, replays included; also the number of the last attempt (1-based)
+    strikes: int  # attempts held against the job in this run or replay
+    replays: int  # how often a replay has claimed it
+    not_before: float | None  # a replay honours it
+    place: int  # place in line: pending and parked jobs go in this order
+    caller: str  # who calls, by name (`module:function`); a replay needs it
+    checker: str  # who checks the answer, by name; empty if nobody does
+    accepted_at: float
+    started_at: float | None  # when its last run or replay began
+    parked_at: float | None
+    finished_at: float | None
+    owner_id: int | None  # who holds it, while running or replaying
+    replay_id: int | None  # the replay that holds it, while replaying
+    trace_id: str | None  # the sampled trace that last moved it (32 hex digits)
+    span_id: str | None
+    note: str | None  # why it was discarded
+    payload_hash: bytes  # its identity
+    revision: int  # 0: the payload as first accepted; else a mended one stored beside it
+
+
+class SpanIds(NamedTuple):
+    """Where a sampled span is to be found, as hex; both None if it wasn't sampled."""
+
+    trace_id: str | None = None
+    span_id: str | None = None
+
+
+NO_SPAN = SpanIds()
+
+
+class Closing(NamedTuple):
+    """How an attempt ended. `kind` is None for an answer; an interrupted attempt is `retryable`, `cancelled`."""
+
+    kind: Kind | None = None
+    reason: Reason | None = None
+    scope: Scope | None = None
+    status: int | None = None
+    rule: str = ""
+    fingerprint: str | None = None
+    quota_id: str | None = None
+    message: str = ""  # scrubbed and cut; user text
+    retry_after_s: float | None = None  # what the server asked for
+    duration_s: float | None = None  # of the call, on the monotonic clock; None if unknown
+    tokens_in: int | None = None
+    tokens_out: int | None = None  # answer and thoughts
+    response_id: str | None = None
+    span: SpanIds = NO_SPAN
+
+
+# --- taking on -------------------------------------------------------------------------------------------------
+
+
+class Accept(NamedTuple):
+    """Take a job on. With `start_for`, a job that is new or pending is started for that owner in the same operation.
+
+    Answered with `Accepted`; raised as `JobConflict` if the id is known with another payload.
+    """
+
+    pipeline: str
+    batch: str
+    job_id: str
+    model: str
+    payload: Body
+    payload_hash: bytes
+    caller: str = ""
+    checker: str = ""
+    start_for: int | None = None  # an owner's id
+    span: SpanIds = NO_SPAN  # of the job's span, where it starts at once
+
+
+class Accepted(NamedTuple):
+    row: JobRow
+    created: bool  # False: it was known before
+    attempt: int | None = None  # the number of the attempt that was opened, if one was
+
+
+class TakeOver(NamedTuple):
+    """Take on a job that has already failed elsewhere: it is parked at once. Answered with `Accepted`.
+
+    A known job that is pending or parked is parked anew with this class; one that is answered, held or discarded keeps
+    its state (`created` is False, and the row says which).
+    """
+
+    pipeline: str
+    batch: str
+    job_id: str
+    model: str
+    payload: Body
+    payload_hash: bytes
+    error_class: str
+    closing: Closing
+    calls: int  # made elsewhere
+    caller: str = ""
+    checker: str = ""
+
+
+# --- a job's course --------------------------------------------------------------------------------------------
+
+
+class Start(NamedTuple):
+    """Open an attempt: claims a pending job, or (with `replay_id`) a parked one, or continues one that the owner holds.
+
+    Answered with `Started`, or with `Held` if the job is someone else's or in a state that starts nothing.
+    """
+
+    id: int
+    owner_id: int
+    replay_id: int | None = None
+    previous: int | None = None  # the attempt of this course before; None: this is its first
+    span: SpanIds = NO_SPAN  # of the job's span
+
+
+class Started(NamedTuple):
+    row: JobRow
+    attempt: int  # 1-based
+    payload: Body | None = None  # only from `Claim`
+
+
+class Held(NamedTuple):
+    row: JobRow | None  # as it is now; None: no such job any more
+
+
+class Claim(NamedTuple):
+    """Claim what is next in line: at most `limit` pending jobs of a pipeline whose `not_before` has passed.
+
+    Each is started as by `Start`. Answered with a list of `Started`, payloads included, in order of place.
+    """
+
+    pipeline: str | None  # None: of any
+    owner_id: int
+    limit: int
+    caller: str = ""  # only jobs of this caller; empty: of any
+    checker: str = ""  # only jobs of this check, where `caller` is given
+
+
+class Answer(NamedTuple):
+    """Close the attempt with an answer. Answered with the `JobRow`; the first answer wins, whoever brings it."""
+
+    id: int
+    owner_id: int
+    attempt: int
+    answer: Body
+    closing: Closing
+
+
+class Retried(NamedTuple):
+    """Close a failed attempt whose owner makes another. Answered with the `JobRow`.
+
+    An owner that no longer holds the job only closes its attempt; the row says who has it.
+    """
+
+    id: int
+    owner_id: int
+    attempt: int
+    closing: Closing
+    strike: bool
+    wait_s: float = 0.0  # until the next attempt
+
+
+class Park(NamedTuple):
+    """Close a failed attempt and park its job. Answered with the `JobRow`, as `Retried`."""
+
+    id: int
+    owner_id: int
+    attempt: int
+    closing: Closing
+    error_class: str
+    strike: bool = True
+    wait_s: float | None = None  # a replay before this has passed would be in vain
+
+
+class Release(NamedTuple):
+    """Hand a job back unfinished: a run's becomes pending, a replay's parked. An open attempt is closed as interrupted.
+
+    Answered with the `JobRow`. With `to_the_back` it goes behind all others of its state.
+    """
+
+    id: int
+    owner_id: int
+    attempt: int | None = None
+    closing: Closing | None = None  # of the attempt; None: interrupted
+    to_the_back: bool = False
+
+
+# --- people ----------------------------------------------------------------------------------------------------
+
+
+class Discard(NamedTuple):
+    """Put a pending or parked job away for good. Answered with the `JobRow`; else raised as `TransitionError`."""
+
+    id: int
+    why: str
+
+
+class Restore(NamedTuple):
+    """Bring a discarded job back to the state it came from. Answered with the `JobRow`."""
+
+    id: int
+
+
+class HandOut(NamedTuple):
+    """Note that answers were handed out (written to a file or printed). Answered with None."""
+
+    ids: tuple[int, ...]
+
+
+# --- owners, replays, marks ------------------------------------------------------------------------------------
+
+
+class OwnerFacts(NamedTuple):
+    """What is known of a process that owns jobs; enough to see on the same machine whether it still lives."""
+
+    token: str  # random
+    role: str  # `runner`, `replay`, `sidecar`, …
+    host: str
+    boot_id: str
+    pid_namespace: str
+    pid: int
+    process_start: str  # the kernel's start time of that pid, in ticks since boot
+    version: str
+
+
+class OwnerRow(NamedTuple):
+    id: int
+    facts: OwnerFacts
+    beat: int  # only its owner raises it
+    started_at: float
+    beat_at: float
+    ended_at: float | None
+    lost_at: float | None
+
+
+class Register(NamedTuple):
+    """Enter this process as an owner. Answered with its id."""
+
+    facts: OwnerFacts
+
+
+class Beat(NamedTuple):
+    """Raise this owner's beat. Answered with `Beats`."""
+
+    owner_id: int
+
+
+class Beats(NamedTuple):
+    mine: bool  # False: this owner was declared lost, or its row is gone; it has to register anew
+    owners: dict[int, OwnerRow]  # the others that are neither ended nor lost
+
+
+class Lose(NamedTuple):
+    """Declare owners lost and park their jobs as orphaned. Answered with the list of `JobRow`s that were parked.
+
+    `orphaned:maybe_sent` if an attempt was open (closed as interrupted), else `orphaned:not_sent`. An owner that has
+    ended or is lost already is left alone; so is one whose beat differs from the one that was seen.
+    """
+
+    beats: dict[int, int]  # owner id -> the beat that stood still
+
+
+class Leave(NamedTuple):
+    """The owner ends in order. Jobs that it still holds are treated as those of a lost owner. Answered as `Lose`."""
+
+    owner_id: int
+
+
+class OpenReplay(NamedTuple):
+    """Enter a replay. Answered with its id."""
+
+    name: str
+    who: str
+    filters: str  # as JSON
+    trigger: str = "manual"  # or `auto`
+
+
+class CloseReplay(NamedTuple):
+    id: int
+    recovered: int
+    parked_again: int
+    released: int
+
+
+class SetMark(NamedTuple):
+    """Keep a small fact by name, e.g. when the last summary ran. `value` is any JSON value."""
+
+    name: str
+    value: Any
+
+
+class TakeLease(NamedTuple):
+    """Take or renew the lease of a scheduled task. Answered with True if this owner holds it now.
+
+    A lease of an owner that has ended or is lost is free; so is one older than `ttl_s` on the ledger's clock.
+    """
+
+    task: str
+    owner_id: int
+    ttl_s: float
+
+
+Operation = (
+    Accept
+    | TakeOver
+    | Start
+    | Claim
+    | Answer
+    | Retried
+    | Park
+    | Release
+    | Discard
+    | Restore
+    | HandOut
+    | Register
+    | Beat
+    | Lose
+    | Leave
+    | OpenReplay
+    | CloseReplay
+    | SetMark
+    | TakeLease
+)
+
+# What a course has to get rid of: kept and tried again while the ledger is away. All else fails at once.
+OUTCOMES = (Answer, Retried, Park, Release)
+Outcome = Answer | Retried | Park | Release
+
+
+def without_texts(operation: Outcome) -> Outcome:
+    """The same outcome for a database that refuses its content: what decides is kept, what was said is dropped."""
+    if operation.closing is None:
+        return operation
+    closing = operation.closing._replace(message="", quota_id=None, response_id=None, fingerprint=None)
+    return operation._replace(closing=closing)

@@ -1,0 +1,440 @@
+-- Every statement that parked sends to a SQLite ledger, by name. `{name}` stands for the text of that name.
+-- Values are always bound. What is to be written was decided in moves.py, from rows read in the same transaction.
+
+-- name: job
+-- The columns of a JobRow, in its order.
+jobs.id, jobs.pipeline, jobs.batch, jobs.job_id, jobs.model, jobs.state, jobs.came_from, jobs.error_class, jobs.reason,
+jobs.kind, jobs.scope, jobs.fingerprint, jobs.calls, jobs.strikes, jobs.replays, jobs.not_before, jobs.place,
+jobs.caller, jobs.checker, jobs.accepted_at, jobs.started_at, jobs.parked_at, jobs.finished_at, jobs.owner_id,
+jobs.replay_id, jobs.trace_id, jobs.span_id, jobs.note, jobs.payload_hash, jobs.revision
+
+-- name: owner
+-- The columns of an OwnerRow, its facts first.
+owners.token, owners.role, owners.host, owners.boot_id, owners.pid_namespace, owners.pid, owners.process_start,
+owners.version, owners.id, owners.beat, owners.started_at, owners.beat_at, owners.ended_at, owners.lost_at
+
+
+-- ==== taking on ====
+
+-- name: last_place
+-- The highest place in line: one look-up per state that can stand in it. NULL: nobody does.
+SELECT max(place) FROM (
+    SELECT max(place) AS place FROM jobs WHERE state = 'pending'
+    UNION ALL SELECT max(place) FROM jobs WHERE state = 'running'
+    UNION ALL SELECT max(place) FROM jobs WHERE state = 'parked'
+    UNION ALL SELECT max(place) FROM jobs WHERE state = 'replaying'
+    UNION ALL SELECT max(place) FROM jobs WHERE state = 'discarded'
+);
+
+-- name: accept
+-- Take a job on as pending.
+-- No row: the job is known already.
+INSERT INTO jobs (pipeline, batch, job_id, model, state, place, caller, checker, accepted_at, payload_hash)
+VALUES (:pipeline, :batch, :job_id, :model, 'pending', :place, :caller, :checker, :now, :payload_hash)
+ON CONFLICT (job_id, pipeline, batch) DO NOTHING;
+
+-- name: keep_payload
+-- Store what was accepted.
+INSERT INTO payloads (job, revision, codec, key_id, body, stored_at)
+VALUES (:job, 0, :codec, :key_id, :body, :now);
+
+-- name: job_by_key
+-- The job of this pipeline, batch and job id.
+-- No row: it was never accepted, or retention removed it.
+SELECT {job} FROM jobs WHERE job_id = :job_id AND pipeline = :pipeline AND batch = :batch;
+
+-- name: called_elsewhere
+-- Note calls that no attempt tells of.
+UPDATE jobs SET calls_elsewhere = calls_elsewhere + :calls WHERE id = :id;
+
+
+-- ==== a job's course ====
+
+-- name: jobs_by_id
+-- The jobs of these ids.
+-- No row for an id: retention removed the job.
+SELECT {job} FROM jobs WHERE id IN (SELECT value FROM json_each(:ids));
+
+-- name: attempt
+-- How an attempt stands.
+-- No row: there is none of that number.
+SELECT number, started_at, ended_at, answered, interrupted FROM attempts WHERE job = :job AND number = :number;
+
+-- name: move_job
+-- Write a job as it is after a move.
+-- No row: it is not in the state that the move started from; the transaction must not go on.
+UPDATE jobs
+   SET state = :state, came_from = :came_from, error_class = :error_class, reason = :reason, kind = :kind,
+       scope = :scope, fingerprint = :fingerprint, calls = :calls, strikes = :strikes, replays = :replays,
+       not_before = :not_before, place = :place, started_at = :started_at, parked_at = :parked_at,
+       finished_at = :finished_at, owner_id = :owner_id, replay_id = :replay_id, trace_id = :trace_id,
+       span_id = :span_id, note = :note
+ WHERE id = :id AND state = :was;
+
+-- name: open_attempt
+-- Note that a call is about to be made.
+INSERT INTO attempts (job, number, replay_id, owner_id, revision, started_at)
+VALUES (:job, :number, :replay_id, :owner_id, :revision, :now);
+
+-- name: close_attempt
+-- Note how a call ended, or what is now known of one that was closed without its outcome.
+UPDATE attempts
+   SET ended_at = :now, strike = :strike, answered = :answered, interrupted = :interrupted, duration_s = :duration_s,
+       kind = :kind, reason = :reason, scope = :scope, status = :status, rule = :rule, fingerprint = :fingerprint,
+       quota_id = :quota_id, message = :message, retry_after_s = :retry_after_s, tokens_in = :tokens_in,
+       tokens_out = :tokens_out, response_id = :response_id, trace_id = :trace_id, span_id = :span_id
+ WHERE job = :job AND number = :number;
+
+-- name: keep_answer
+-- Store an answer.
+-- No row: there is one already, and the first stands.
+INSERT INTO answers (job, attempt, codec, key_id, body, answered_at)
+VALUES (:job, :attempt, :codec, :key_id, :body, :now)
+ON CONFLICT (job) DO NOTHING;
+
+-- name: next_in_line
+-- Pending jobs that may start now, in order of place. An empty caller stands for any.
+SELECT {job} FROM jobs
+ WHERE state = 'pending' AND (not_before IS NULL OR not_before <= :now)
+   AND (:caller = '' OR (caller = :caller AND checker = :checker))
+ ORDER BY place, id LIMIT :limit;
+
+-- name: next_in_line_of_pipeline
+-- The same for one pipeline.
+SELECT {job} FROM jobs
+ WHERE pipeline = :pipeline AND state = 'pending' AND (not_before IS NULL OR not_before <= :now)
+   AND (:caller = '' OR (caller = :caller AND checker = :checker))
+ ORDER BY place, id LIMIT :limit;
+
+-- name: payload
+-- What a job sends: its payload, or the mended one that stands for it.
+-- No row: no such job.
+SELECT codec, key_id, body FROM payloads JOIN jobs ON jobs.id = payloads.job AND jobs.revision = payloads.revision
+ WHERE jobs.id = :id;
+
+-- name: has_answer
+-- No row: no answer is stored for this job.
+SELECT 1 FROM answers WHERE job = :job;
+
+-- name: hand_out
+-- Note that an answer was written out; the first time counts.
+UPDATE answers SET handed_out_at = :now WHERE job = :job AND handed_out_at IS NULL;
+
+
+-- ==== counters ====
+
+-- name: count
+-- Add to a label set; it begins with its first move.
+INSERT INTO counters (metric, pipeline, model, a, b, value, first_at, trace_id, span_id, example_value, example_at)
+VALUES (:metric, :pipeline, :model, :a, :b, :value, :now, :trace_id, :span_id, :example_value, :example_at)
+ON CONFLICT (metric, pipeline, model, a, b, slot) DO UPDATE
+   SET value = value + excluded.value, trace_id = coalesce(excluded.trace_id, trace_id),
+       span_id = coalesce(excluded.span_id, span_id), example_value = coalesce(excluded.example_value, example_value),
+       example_at = coalesce(excluded.example_at, example_at);
+
+-- name: set_gauge
+-- Set a label set; the latest commit wins.
+INSERT INTO counters (metric, pipeline, model, a, b, value, first_at) VALUES (:metric, :pipeline, :model, :a, :b, :value, :now)
+ON CONFLICT (metric, pipeline, model, a, b, slot) DO UPDATE SET value = excluded.value;
+
+
+-- ==== owners, replays, leases, marks ====
+
+-- name: register
+-- Enter a process as an owner.
+INSERT INTO owners (token, role, host, boot_id, pid_namespace, pid, process_start, version, started_at, beat_at)
+VALUES (:token, :role, :host, :boot_id, :pid_namespace, :pid, :process_start, :version, :now, :now);
+
+-- name: beat
+-- Raise an owner's beat.
+-- No row: it has ended, or was declared lost.
+UPDATE owners SET beat = beat + 1, beat_at = :now WHERE id = :id AND ended_at IS NULL AND lost_at IS NULL;
+
+-- name: owners_alive
+-- All owners that are neither ended nor lost.
+SELECT {owner} FROM owners WHERE ended_at IS NULL AND lost_at IS NULL;
+
+-- name: owner_alive
+-- No row: this owner has ended or was declared lost.
+SELECT 1 FROM owners WHERE id = :id AND ended_at IS NULL AND lost_at IS NULL;
+
+-- name: owners
+-- All owners ever, in the order of their coming.
+SELECT {owner} FROM owners ORDER BY id;
+
+-- name: lose
+-- Declare an owner lost.
+-- No row: its beat moved since it was seen to stand still, or it has ended, or it is lost already.
+UPDATE owners SET lost_at = :now WHERE id = :id AND beat = :beat AND ended_at IS NULL AND lost_at IS NULL;
+
+-- name: leave
+-- An owner ends in order.
+-- No row: it has ended already, or was declared lost.
+UPDATE owners SET ended_at = :now WHERE id = :id AND ended_at IS NULL AND lost_at IS NULL;
+
+-- name: held_by
+-- The jobs that an owner holds.
+SELECT {job} FROM jobs WHERE owner_id = :owner_id;
+
+-- name: open_attempts_of
+-- The attempts that an owner left open, of whatever job.
+SELECT job, number, started_at, ended_at, answered, interrupted FROM attempts WHERE owner_id = :owner_id AND ended_at IS NULL;
+
+-- name: open_replay
+-- Enter a replay.
+INSERT INTO replays (name, who, filters, trigger, started_at) VALUES (:name, :who, :filters, :trigger, :now);
+
+-- name: close_replay
+-- Note what a replay came to.
+UPDATE replays
+   SET recovered = :recovered, parked_again = :parked_again, released = :released, ended_at = :now
+ WHERE id = :id;
+
+-- name: trigger
+-- What set off a replay.
+SELECT trigger FROM replays WHERE id = :id;
+
+-- name: take_lease
+-- Take or renew the lease of a task.
+-- No row: another owner that lives holds it.
+INSERT INTO leases (task, owner_id, taken_at) VALUES (:task, :owner_id, :now)
+ON CONFLICT (task) DO UPDATE SET owner_id = excluded.owner_id, taken_at = excluded.taken_at
+ WHERE leases.owner_id = excluded.owner_id
+    OR leases.taken_at <= :now - :ttl_s
+    OR NOT EXISTS (
+        SELECT 1 FROM owners WHERE id = leases.owner_id AND ended_at IS NULL AND lost_at IS NULL
+    );
+
+-- name: set_mark
+-- Keep a fact by name.
+INSERT INTO marks (name, value, set_at) VALUES (:name, :value, :now)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value, set_at = excluded.set_at;
+
+
+-- ==== asking ====
+
+-- name: ledger_name
+SELECT name FROM ledger;
+
+-- name: name_ledger
+-- Give a new ledger its word.
+INSERT INTO ledger (one, name, created_at) VALUES (1, :name, :now);
+
+-- name: select_jobs
+SELECT {job} FROM jobs
+
+-- name: count_jobs
+SELECT count(*) FROM jobs
+
+-- name: where_state
+state = :state
+
+-- name: where_parked
+-- Spelled out, so that the indexes on parked jobs serve.
+state = 'parked'
+
+-- name: where_states
+state IN (SELECT value FROM json_each(:states))
+
+-- name: where_pipeline
+pipeline = :pipeline
+
+-- name: where_batch
+batch = :batch
+
+-- name: where_model
+jobs.model = :model
+
+-- name: where_error_class
+error_class = :error_class
+
+-- name: where_error_class_like
+error_class LIKE :error_class ESCAPE '\'
+
+-- name: where_reason
+reason = :reason
+
+-- name: where_fingerprint
+fingerprint = :fingerprint
+
+-- name: where_job_ids
+job_id IN (SELECT value FROM json_each(:job_ids))
+
+-- name: where_job_id
+job_id = :job_id
+
+-- name: where_since_parked
+parked_at >= :since
+
+-- name: where_until_parked
+parked_at < :until
+
+-- name: where_since_accepted
+accepted_at >= :since
+
+-- name: where_until_accepted
+accepted_at < :until
+
+-- name: where_since_answered
+answered_at >= :since
+
+-- name: where_until_answered
+answered_at < :until
+
+-- name: where_new
+handed_out_at IS NULL
+
+-- name: where_answered
+state IN ('succeeded', 'recovered')
+
+-- name: by_place
+ORDER BY place, jobs.id
+
+-- name: by_parking
+ORDER BY parked_at DESC, jobs.id DESC
+
+-- name: by_acceptance
+-- Ids grow as jobs are accepted.
+ORDER BY jobs.id DESC
+
+-- name: by_answer
+ORDER BY answered_at, jobs.id
+
+-- name: limit
+LIMIT :limit
+
+-- name: select_causes
+-- Parked jobs that share a fingerprint, and the latest of them as an example.
+SELECT fingerprint, error_class, reason, count(*), min(parked_at), max(parked_at), max(id) FROM jobs
+
+-- name: by_cause
+GROUP BY fingerprint, error_class, reason ORDER BY count(*) DESC, max(parked_at) DESC
+
+-- name: select_answers
+SELECT {job}, answers.codec, answers.key_id, answers.body, answers.answered_at, answers.handed_out_at
+  FROM answers JOIN jobs ON jobs.id = answers.job
+
+-- name: jobs_with_payloads
+-- Jobs and what they send, in order of place.
+SELECT {job}, payloads.codec, payloads.key_id, payloads.body
+  FROM jobs JOIN payloads ON payloads.job = jobs.id AND payloads.revision = jobs.revision
+ WHERE jobs.id IN (SELECT value FROM json_each(:ids)) ORDER BY place, jobs.id;
+
+-- name: identities
+-- The payload hashes of the jobs that are known.
+SELECT job_id, payload_hash FROM jobs
+ WHERE job_id IN (SELECT value FROM json_each(:job_ids)) AND pipeline = :pipeline AND batch = :batch;
+
+-- name: answer_bodies
+-- The answers of the jobs that have one.
+SELECT answers.job, answers.codec, answers.key_id, answers.body FROM answers JOIN jobs ON jobs.id = answers.job
+ WHERE answers.job IN (SELECT value FROM json_each(:ids)) AND {where_answered};
+
+-- name: where_id
+jobs.id = :id
+
+-- name: jobs_with_payloads
+-- Jobs by their ids, in order of place, and what each sends.
+SELECT {job}, payloads.codec, payloads.key_id, payloads.body
+  FROM jobs JOIN payloads ON payloads.job = jobs.id AND payloads.revision = jobs.revision
+ WHERE jobs.id IN (SELECT value FROM json_each(:ids)) ORDER BY jobs.place, jobs.id;
+
+-- name: answer_bodies
+-- The answers of jobs by their ids.
+-- No row: that job has none.
+SELECT job, codec, key_id, body FROM answers WHERE job IN (SELECT value FROM json_each(:ids));
+
+-- name: identities
+-- By which payload the known ones of these job ids go.
+SELECT job_id, payload_hash FROM jobs
+ WHERE pipeline = :pipeline AND batch = :batch AND job_id IN (SELECT value FROM json_each(:job_ids));
+
+-- name: attempts
+-- A job's attempts in order, as AttemptRow.
+SELECT number, replay_id, owner_id, strike, started_at, ended_at, duration_s, answered, interrupted, kind, reason, scope,
+       status, rule, fingerprint, quota_id, message, retry_after_s, tokens_in, tokens_out, response_id, trace_id, span_id
+  FROM attempts WHERE job = :id ORDER BY number;
+
+-- name: counters
+-- The label sets of these families, as CounterRow. SQLite has one slot.
+SELECT metric, pipeline, model, a, b, value, first_at, trace_id, span_id, example_value, example_at
+  FROM counters WHERE metric IN (SELECT value FROM json_each(:metrics));
+
+-- name: all_counters
+SELECT metric, pipeline, model, a, b, value, first_at, trace_id, span_id, example_value, example_at FROM counters;
+
+-- name: oldest_parked
+-- One indexed look-up per label set.
+SELECT pipeline, a, (
+    SELECT min(parked_at) FROM jobs
+     WHERE state = 'parked' AND jobs.pipeline = sets.pipeline AND error_class = sets.a
+  ) FROM (SELECT DISTINCT pipeline, a FROM counters WHERE metric = 'parked_now' AND value > 0) AS sets;
+
+-- name: oldest_pending
+SELECT pipeline, '', (SELECT min(accepted_at) FROM jobs WHERE state = 'pending' AND jobs.pipeline = sets.pipeline)
+  FROM counters AS sets WHERE metric = 'ledger_jobs' AND a = 'pending' AND value > 0;
+
+-- name: oldest_running
+SELECT pipeline, '', (SELECT min(started_at) FROM jobs WHERE state = 'running' AND jobs.pipeline = sets.pipeline)
+  FROM counters AS sets WHERE metric = 'ledger_jobs' AND a = 'running' AND value > 0;
+
+-- name: states
+-- Rows by pipeline and state, over a covering index.
+SELECT pipeline, state, count(*) FROM jobs GROUP BY pipeline, state;
+
+-- name: parked_rows
+-- Parked rows by the labels of the gauge `parked_now`.
+SELECT pipeline, model, error_class, reason, count(*) FROM jobs WHERE state = 'parked'
+ GROUP BY pipeline, model, error_class, reason;
+
+-- name: mark
+-- No row: it was never set.
+SELECT value FROM marks WHERE name = :name;
+
+-- name: leases
+SELECT task, owner_id FROM leases;
+
+
+-- ==== the audit, row by row: each statement gives the pipeline and job id of rows that can't be ====
+
+-- name: audit_held_without_owner
+SELECT pipeline, job_id FROM jobs WHERE state IN ('running', 'replaying') AND NOT EXISTS (
+    SELECT 1 FROM owners WHERE owners.id = jobs.owner_id AND ended_at IS NULL AND lost_at IS NULL
+);
+
+-- name: audit_owned_but_not_held
+SELECT pipeline, job_id FROM jobs WHERE owner_id IS NOT NULL AND state NOT IN ('running', 'replaying');
+
+-- name: audit_replaying_without_replay
+SELECT pipeline, job_id FROM jobs WHERE (state = 'replaying') <> (replay_id IS NOT NULL);
+
+-- name: audit_answered_without_answer
+SELECT pipeline, job_id FROM jobs
+ WHERE state IN ('succeeded', 'recovered') AND NOT EXISTS (SELECT 1 FROM answers WHERE answers.job = jobs.id);
+
+-- name: audit_unanswered_with_answer
+-- A discarded job may have one: it came late, and what was paid for is kept.
+SELECT pipeline, job_id FROM jobs JOIN answers ON answers.job = jobs.id
+ WHERE state IN ('pending', 'running', 'parked', 'replaying');
+
+-- name: audit_without_payload
+SELECT pipeline, job_id FROM jobs
+ WHERE NOT EXISTS (SELECT 1 FROM payloads WHERE payloads.job = jobs.id AND payloads.revision = jobs.revision);
+
+-- name: audit_parked_without_class
+SELECT pipeline, job_id FROM jobs
+ WHERE state IN ('parked', 'replaying') AND (error_class IS NULL OR reason IS NULL OR parked_at IS NULL);
+
+-- name: audit_discarded_without_origin
+SELECT pipeline, job_id FROM jobs WHERE (state = 'discarded') <> (came_from IS NOT NULL);
+
+-- name: audit_calls_and_attempts
+SELECT pipeline, job_id FROM jobs
+ WHERE calls <> calls_elsewhere + (SELECT count(*) FROM attempts WHERE job = jobs.id)
+    OR calls <> (SELECT coalesce(max(number), 0) FROM attempts WHERE job = jobs.id);
+
+-- name: audit_open_attempt_of_nobody
+SELECT pipeline, job_id FROM attempts JOIN jobs ON jobs.id = attempts.job
+ WHERE attempts.ended_at IS NULL AND NOT EXISTS (
+    SELECT 1 FROM owners WHERE owners.id = attempts.owner_id AND owners.ended_at IS NULL AND owners.lost_at IS NULL
+);

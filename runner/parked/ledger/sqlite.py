@@ -1,0 +1,386 @@
+"""A ledger's store on SQLite: a prepared statement a row, one write transaction at a time."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from parked.job import State
+from parked.ledger import operations as op
+from parked.ledger.books import SET_BY_THE_LATEST, Books
+from parked.ledger.codec import Body
+from parked.ledger.moves import AttemptState, Change
+from parked.ledger.operations import JobRow, OwnerFacts, OwnerRow
+from parked.ledger.sqlite_file import connect, explain, patiently
+from parked.ledger.statements import load
+from parked.verdict import Kind, Reason, Scope
+
+SQL: Final = load("sqlite")
+
+# As SQLite's own default: 1,000 pages. More often costs syncs, more seldom disk and slower reads.
+CHECKPOINT_BYTES: Final = 4_000_000
+CHECKPOINT_CHANGES: Final = 2_000
+CHECKPOINT_S: Final = 5.0
+
+_STATES: Final[Mapping[str | None, State | None]] = {None: None, **{state.value: state for state in State}}
+_REASONS: Final[Mapping[str | None, Reason]] = {reason.value: reason for reason in Reason}
+_KINDS: Final[Mapping[str | None, Kind | None]] = {None: None, **{kind.value: kind for kind in Kind}}
+_SCOPES: Final[Mapping[str | None, Scope | None]] = {None: None, **{scope.value: scope for scope in Scope}}
+
+
+def job_row(columns: Iterable[Any]) -> JobRow:
+    """The row of a job from the columns that the fragment `job` names."""
+    values = list(columns)
+    values[5] = _STATES[values[5]]
+    values[6] = _STATES[values[6]]
+    values[8] = _REASONS.get(values[8], values[8])
+    values[9] = _KINDS[values[9]]
+    values[10] = _SCOPES[values[10]]
+    return JobRow._make(values)
+
+
+def owner_row(columns: Sequence[Any]) -> OwnerRow:
+    facts = OwnerFacts(*columns[:8])
+    id, beat, started_at, beat_at, ended_at, lost_at = columns[8:]
+    return OwnerRow(id, facts, beat, started_at, beat_at, ended_at, lost_at)
+
+
+class SqliteStore(Books):
+    """The write side. Opened and used by one thread at a time."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self._path = path
+        self._clock = clock
+        self._monotonic = monotonic
+        self._wal = Path(f"{path}-wal")
+        self._connection = connect(path)
+        self._checkpointer: sqlite3.Connection | None = None
+        self._checkpointed_at = monotonic()
+        self._checkpointed_changes = 0
+        self._checkpointed_bytes = 0
+        self._alive: dict[int, bool] = {}  # owners asked about in this transaction
+
+    # --- the transaction ---
+
+    def begin(self) -> None:
+        patiently(lambda: self._connection.execute("BEGIN IMMEDIATE"), monotonic=self._monotonic)
+        self.now = self._clock()
+        self.tally.clear()
+        self._alive.clear()
+
+    def commit(self) -> None:
+        self._write_counters()
+        self._connection.execute("COMMIT")
+        self._checkpoint_now_and_then()
+
+    def rollback(self) -> None:
+        self.tally.clear()
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    def close(self) -> None:
+        if self._checkpointer is not None:
+            self._checkpointer.close()
+        self._connection.close()
+
+    def explain(self, exc: Exception) -> Exception:
+        return explain(exc, self._path)
+
+    def _write_counters(self) -> None:
+        added: list[dict[str, Any]] = []
+        placed: list[dict[str, Any]] = []
+        # In the order of the key, so that no two writers of another database wait for each other in a circle.
+        for key, value in sorted(self.tally.values.items()):
+            metric, pipeline, model, a, b = key
+            values = {
+                "metric": metric, "pipeline": pipeline, "model": model, "a": a, "b": b, "value": value, "now": self.now
+            }  # fmt: skip
+            if metric in SET_BY_THE_LATEST:
+                placed.append(values)
+                continue
+            move = self.tally.examples.get(key)
+            if move is None:
+                values |= {"trace_id": None, "span_id": None, "example_value": None, "example_at": None}
+            else:
+                shown = move.value if move.example is None else move.example
+                values |= {
+                    "trace_id": move.trace_id, "span_id": move.span_id, "example_value": shown, "example_at": self.now
+                }  # fmt: skip
+            added.append(values)
+        self._connection.executemany(SQL["count"], added)
+        self._connection.executemany(SQL["set_gauge"], placed)
+
+    def _checkpoint_now_and_then(self) -> None:
+        """Bring a long WAL back into the database file.
+
+        SQLite before 3.51.3 can lose commits when a checkpoint follows another at once and a third connection commits
+        meanwhile (https://www.sqlite.org/wal.html#walresetbug). So the automatic one is off, and this one holds the
+        write lock: nobody commits, and there is one doer at a time among all processes.
+        """
+        now = self._monotonic()
+        try:
+            size = self._wal.stat().st_size
+            if not self._checkpoint_is_due(size, now):
+                return
+            self._connection.execute("BEGIN IMMEDIATE")
+        except (FileNotFoundError, sqlite3.OperationalError):
+            return  # somebody else writes; one of the next commits will find the time
+        self._checkpointed_at, self._checkpointed_bytes = now, size
+        self._checkpointed_changes = self._connection.total_changes
+        try:
+            if self._checkpointer is None:
+                self._checkpointer = connect(self._path)
+            self._checkpointer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        except sqlite3.OperationalError:
+            pass  # what was committed stands in the WAL; the next checkpoint tries again
+        finally:
+            self._connection.execute("ROLLBACK")
+
+    def _checkpoint_is_due(self, wal_bytes: int, now: float) -> bool:
+        """The file doesn't shrink when its content was taken in and it begins anew, so that its size isn't enough."""
+        if wal_bytes < CHECKPOINT_BYTES:
+            return False
+        return (
+            wal_bytes - self._checkpointed_bytes >= CHECKPOINT_BYTES
+            or self._connection.total_changes - self._checkpointed_changes >= CHECKPOINT_CHANGES
+            or now - self._checkpointed_at >= CHECKPOINT_S
+        )
+
+    # --- the primitives of Books ---
+
+    def last_place(self) -> int:
+        return self._value(SQL["last_place"]) or 0
+
+    def insert_jobs(self, rows: Sequence[op.Accept | op.TakeOver], place: int) -> list[int | None]:
+        ids: list[int | None] = []
+        cursor = self._connection.cursor()
+        accept = SQL["accept"]
+        now = self.now
+        for offset, row in enumerate(rows):
+            cursor.execute(
+                accept,
+                {
+                    "pipeline": row.pipeline, "batch": row.batch, "job_id": row.job_id, "model": row.model,
+                    "place": place + offset, "caller": row.caller, "checker": row.checker, "now": now,
+                    "payload_hash": row.payload_hash,
+                },
+            )  # fmt: skip
+            ids.append(cursor.lastrowid if cursor.rowcount == 1 else None)
+        cursor.executemany(
+            SQL["keep_payload"],
+            (
+                {
+                    "job": id,
+                    "codec": row.payload.codec,
+                    "key_id": row.payload.key_id,
+                    "body": row.payload.data,
+                    "now": now,
+                }
+                for id, row in zip(ids, rows, strict=True)
+                if id is not None
+            ),
+        )
+        return ids
+
+    def known_jobs(self, rows: Sequence[op.Accept | op.TakeOver]) -> dict[tuple[str, str, str], JobRow]:
+        found: dict[tuple[str, str, str], JobRow] = {}
+        for row in rows:
+            key = {"pipeline": row.pipeline, "batch": row.batch, "job_id": row.job_id}
+            found[row.pipeline, row.batch, row.job_id] = job_row(self._one(SQL["job_by_key"], key))
+        return found
+
+    def add_calls_elsewhere(self, calls: Mapping[int, int]) -> None:
+        self._connection.executemany(SQL["called_elsewhere"], ({"id": id, "calls": n} for id, n in calls.items() if n))
+
+    def jobs_by_id(self, ids: Sequence[int]) -> dict[int, JobRow]:
+        return {job.id: job for job in self._jobs(SQL["jobs_by_id"], {"ids": json.dumps(ids)})}
+
+    def attempts_by_number(self, pairs: Iterable[tuple[int, int]]) -> dict[int, AttemptState]:
+        found: dict[int, AttemptState] = {}
+        cursor = self._connection.cursor()
+        for job, number in pairs:
+            columns = cursor.execute(SQL["attempt"], {"job": job, "number": number}).fetchone()
+            if columns is not None:
+                found[job] = _attempt_state(columns)
+        return found
+
+    def next_in_line(self, claim: op.Claim) -> list[JobRow]:
+        values = {
+            "pipeline": claim.pipeline, "caller": claim.caller, "checker": claim.checker, "limit": claim.limit,
+            "now": self.now,
+        }  # fmt: skip
+        return list(self._jobs(SQL["next_in_line" if claim.pipeline is None else "next_in_line_of_pipeline"], values))
+
+    def payloads(self, ids: Sequence[int]) -> dict[int, Body]:
+        return {id: Body(*self._one(SQL["payload"], {"id": id})) for id in ids}
+
+    def has_answer(self, id: int) -> bool:
+        return self._value(SQL["has_answer"], {"job": id}) is not None
+
+    def held_by(self, owner_id: int) -> list[JobRow]:
+        return list(self._jobs(SQL["held_by"], {"owner_id": owner_id}))
+
+    def open_attempts_of(self, owner_id: int) -> list[tuple[int, AttemptState]]:
+        rows = self._connection.execute(SQL["open_attempts_of"], {"owner_id": owner_id})
+        return [(job, _attempt_state(columns)) for job, *columns in rows]
+
+    def owner_alive(self, owner_id: int) -> bool:
+        if owner_id not in self._alive:
+            self._alive[owner_id] = self._value(SQL["owner_alive"], {"id": owner_id}) is not None
+        return self._alive[owner_id]
+
+    def trigger(self, replay_id: int) -> str:
+        return str(self._value(SQL["trigger"], {"id": replay_id}))
+
+    def move_jobs(self, changes: Sequence[Change]) -> None:
+        cursor = self._connection.executemany(
+            SQL["move_job"], (change.row._asdict() | {"was": change.was.state} for change in changes)
+        )
+        if changes and cursor.rowcount != len(changes):
+            raise RuntimeError("a job changed its state inside the transaction that had read it")
+
+    def open_attempts(self, rows: Sequence[JobRow]) -> None:
+        self._connection.executemany(
+            SQL["open_attempt"],
+            (
+                {
+                    "job": row.id, "number": row.calls, "replay_id": row.replay_id, "owner_id": row.owner_id,
+                    "revision": row.revision, "now": self.now,
+                }
+                for row in rows
+            ),
+        )  # fmt: skip
+
+    def close_attempts(self, changes: Sequence[Change]) -> None:
+        self._connection.executemany(SQL["close_attempt"], (self._closing(change) for change in changes))
+
+    def _closing(self, change: Change) -> dict[str, Any]:
+        assert change.closed is not None
+        closing = change.closed.closing
+        return {
+            "job": change.row.id,
+            "number": change.closed.number,
+            "now": self.now,
+            "strike": int(change.closed.strike),
+            "answered": int(closing.kind is None),
+            "interrupted": int(change.closed.interrupted),
+            "duration_s": closing.duration_s,
+            "kind": closing.kind,
+            "reason": closing.reason,
+            "scope": closing.scope,
+            "status": closing.status,
+            "rule": closing.rule,
+            "fingerprint": closing.fingerprint,
+            "quota_id": closing.quota_id,
+            "message": closing.message,
+            "retry_after_s": closing.retry_after_s,
+            "tokens_in": closing.tokens_in,
+            "tokens_out": closing.tokens_out,
+            "response_id": closing.response_id,
+            "trace_id": closing.span.trace_id,
+            "span_id": closing.span.span_id,
+        }
+
+    def keep_answers(self, changes: Sequence[Change]) -> None:
+        self._connection.executemany(
+            SQL["keep_answer"],
+            (
+                {
+                    "job": change.row.id, "attempt": change.answered_by, "codec": change.answer.codec,
+                    "key_id": change.answer.key_id, "body": change.answer.data, "now": self.now,
+                }
+                for change in changes
+                if change.answer is not None
+            ),
+        )  # fmt: skip
+
+    # --- what isn't about jobs ---
+
+    def hand_out(self, rows: Sequence[op.HandOut]) -> list[None]:
+        handed_out = ({"job": id, "now": self.now} for row in rows for id in row.ids)
+        self._connection.executemany(SQL["hand_out"], handed_out)
+        return [None] * len(rows)
+
+    def register(self, rows: Sequence[op.Register]) -> list[int]:
+        return [self._insert(SQL["register"], row.facts._asdict() | {"now": self.now}) for row in rows]
+
+    def beat(self, rows: Sequence[op.Beat]) -> list[op.Beats]:
+        mine = [self._hit(SQL["beat"], {"id": row.owner_id, "now": self.now}) for row in rows]
+        alive = [owner_row(columns) for columns in self._connection.execute(SQL["owners_alive"])]
+        return [
+            op.Beats(beat, {owner.id: owner for owner in alive if owner.id != row.owner_id})
+            for row, beat in zip(rows, mine, strict=True)
+        ]
+
+    def lose(self, rows: Sequence[op.Lose]) -> list[list[JobRow]]:
+        return [
+            [
+                job
+                for id, beat in row.beats.items()
+                if self._hit(SQL["lose"], {"id": id, "beat": beat, "now": self.now})
+                for job in self.orphan_jobs_of(id)
+            ]
+            for row in rows
+        ]
+
+    def leave(self, rows: Sequence[op.Leave]) -> list[list[JobRow]]:
+        return [
+            self.orphan_jobs_of(row.owner_id) if self._hit(SQL["leave"], {"id": row.owner_id, "now": self.now}) else []
+            for row in rows
+        ]
+
+    def open_replay(self, rows: Sequence[op.OpenReplay]) -> list[int]:
+        return [self._insert(SQL["open_replay"], row._asdict() | {"now": self.now}) for row in rows]
+
+    def close_replay(self, rows: Sequence[op.CloseReplay]) -> list[None]:
+        self._connection.executemany(SQL["close_replay"], (row._asdict() | {"now": self.now} for row in rows))
+        return [None] * len(rows)
+
+    def set_mark(self, rows: Sequence[op.SetMark]) -> list[None]:
+        marks = ({"name": row.name, "value": json.dumps(row.value), "now": self.now} for row in rows)
+        self._connection.executemany(SQL["set_mark"], marks)
+        return [None] * len(rows)
+
+    def take_lease(self, rows: Sequence[op.TakeLease]) -> list[bool]:
+        return [self._hit(SQL["take_lease"], row._asdict() | {"now": self.now}) for row in rows]
+
+    # --- asking the connection ---
+
+    def _one(self, sql: str, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The one row that must be there."""
+        row: tuple[Any, ...] | None = self._connection.execute(sql, values).fetchone()
+        if row is None:
+            raise LookupError("a row that others in this transaction rely on is missing")
+        return row
+
+    def _value(self, sql: str, values: Mapping[str, Any] | None = None) -> Any:
+        row = self._connection.execute(sql, values or {}).fetchone()
+        return None if row is None else row[0]
+
+    def _jobs(self, sql: str, values: Mapping[str, Any]) -> Iterator[JobRow]:
+        return map(job_row, self._connection.execute(sql, values))
+
+    def _hit(self, sql: str, values: Mapping[str, Any]) -> bool:
+        """Whether a change found its row."""
+        return self._connection.execute(sql, values).rowcount == 1
+
+    def _insert(self, sql: str, values: Mapping[str, Any]) -> int:
+        id = self._connection.execute(sql, values).lastrowid
+        assert id is not None
+        return id
+
+
+def _attempt_state(columns: Sequence[Any]) -> AttemptState:
+    number, started_at, ended_at, answered, interrupted = columns
+    return AttemptState(number, started_at, ended_at, bool(answered), bool(interrupted))

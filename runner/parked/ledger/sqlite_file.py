@@ -1,0 +1,163 @@
+"""The file of a SQLite ledger: where it is, whether it may be used, how it is opened, and what its errors mean."""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+from parked.errors import LedgerMissing, LedgerUnavailable, ParkedError, SettingsError
+
+APPLICATION_ID: Final = 1885434475  # "park" in ASCII; the first migration sets it
+DEFAULT_MODE: Final = 0o600
+PATIENCE_S: Final = 30.0  # for a lock that others hold
+
+BUSY: Final = 5
+# Primary result codes of SQLite, https://www.sqlite.org/rescode.html, and what they mean for a ledger.
+MEANINGS: Final = {
+    BUSY: f"was held locked by another process for {PATIENCE_S:.0f} s",
+    6: "is locked by this process itself",
+    7: "can't be used: SQLite is out of memory",
+    8: "may not be written by this user",
+    10: "can't be read or written: the disk reports an I/O error",
+    11: "is damaged; restore a backup, or save what can be read with `sqlite3 FILE .recover`",
+    13: "can't be written: the disk is full",
+    14: "can't be opened; look at the rights of the file and its folder",
+    15: "is locked in a way that this file system doesn't support; a network file system can't hold a SQLite ledger",
+    26: "is not a SQLite database",
+}
+BOTH_REMEDIES: Final = (
+    "run all programs of a ledger as one user, or create it with PARKED_LEDGER_MODE=0660 in a setgid folder of one"
+    " group"
+)
+CREATORS: Final = "`parked run`, `parked submit` or `parked import`"
+
+T = TypeVar("T")
+
+
+def path_of(url: str) -> Path:
+    """Return the file that `sqlite:///relative.db` or `sqlite:////absolute.db` names, as an absolute path.
+
+    Raises:
+        SettingsError: the URL has a host, a query or no file, or names a database in memory.
+    """
+    rest = url.removeprefix("sqlite:")
+    if not rest.startswith("///"):
+        raise SettingsError(
+            f"the ledger {url!r} must be sqlite:///relative/file.db or sqlite:////absolute/file.db, with three or four"
+            " slashes"
+        )
+    name = rest[3:]
+    if name == ":memory:":
+        raise SettingsError("a ledger in memory would forget its jobs; name a file: sqlite:///parked.db")
+    if not name or name.endswith("/"):
+        raise SettingsError(f"the ledger {url!r} names no file; write sqlite:///parked.db")
+    if "?" in name or "\0" in name:
+        raise SettingsError(f"the ledger {url!r} has a '?' or NUL in it; a SQLite ledger takes no options in its URL")
+    return Path(name).absolute()
+
+
+def make_sure(path: Path, *, create: bool, mode: int | None) -> None:
+    """See that there is a file that this process can use; with `create`, make an empty one where there is none.
+
+    `mode` is for a file that is made here; None: 0600.
+
+    Raises:
+        LedgerMissing: there is none, and none is to be created.
+        LedgerUnavailable: the folder is missing, or the file can't be read and written.
+    """
+    if not path.exists():
+        if not create:
+            raise LedgerMissing(f"there is no ledger at {path}; {CREATORS} creates one")
+        if not path.parent.is_dir():
+            raise LedgerUnavailable(f"the folder {path.parent} for the ledger does not exist; create it first")
+        _make(path, DEFAULT_MODE if mode is None else mode)
+    if not path.is_file():
+        raise LedgerUnavailable(f"the ledger {path} is not a file")
+    if not os.access(path, os.R_OK):
+        raise LedgerUnavailable(f"the ledger {path} may not be read by this user; {BOTH_REMEDIES}")
+    # A reader without the right to write would leave side files behind that lock the writers out.
+    if not os.access(path, os.W_OK):
+        raise LedgerUnavailable(
+            f"the ledger {path} may be read but not written by this user, which SQLite's WAL needs even for reading;"
+            f" {BOTH_REMEDIES}"
+        )
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise LedgerUnavailable(
+            f"the folder of the ledger {path} may not be written by this user, which SQLite needs for its side files;"
+            f" {BOTH_REMEDIES}"
+        )
+
+
+def _make(path: Path, mode: int) -> None:
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return  # another process was faster
+    except OSError as exc:
+        raise LedgerUnavailable(f"the ledger {path} can't be created: {exc.strerror}") from exc
+    try:
+        os.fchmod(file, mode)  # whatever the umask says; SQLite gives its side files the same
+    finally:
+        os.close(file)
+
+
+def connect(path: Path, *, only_asks: bool = False) -> sqlite3.Connection:
+    """Open the file, which must exist. Who only asks waits for a lock in SQLite; the writer has its own patience."""
+    name = str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+    connection = sqlite3.connect(
+        f"file:{name}?mode=rw",
+        uri=True,
+        timeout=PATIENCE_S if only_asks else 0,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+    )
+    try:
+        # Patiently: whoever closes a ledger last locks it for a moment, to take its WAL in.
+        patiently(lambda: connection.execute("PRAGMA synchronous = FULL"))
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA secure_delete = ON")
+        connection.execute("PRAGMA wal_autocheckpoint = 0")  # SqliteStore says who checkpoints, and when
+        if only_asks:
+            connection.execute("PRAGMA query_only = ON")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def patiently(act: Callable[[], T], *, monotonic: Callable[[], float] = time.monotonic) -> T:
+    """Do what needs a lock, again while others hold it, for 30 s.
+
+    At random 0.5–3 ms: SQLite's own busy handler backs off ever longer, so that some of many processes starve.
+    """
+    deadline = monotonic() + PATIENCE_S
+    while True:
+        try:
+            return act()
+        except sqlite3.OperationalError as exc:
+            if _code(exc) != BUSY or monotonic() >= deadline:
+                raise
+        time.sleep(random.uniform(0.0005, 0.003))
+
+
+def explain(exc: Exception, path: Path) -> Exception:
+    """Return what a SQLite error means to parked, in one sentence; any other exception as it is."""
+    if isinstance(exc, ParkedError) or not isinstance(exc, sqlite3.Error):
+        return exc
+    meaning = MEANINGS.get(_code(exc))
+    if meaning is None:
+        return exc
+    remedy = f"; {BOTH_REMEDIES}" if _code(exc) == 8 else ""
+    return LedgerUnavailable(f"the ledger {path} {meaning}{remedy}")
+
+
+def _code(exc: sqlite3.Error) -> int:
+    """The primary result code; 0 where the error isn't SQLite's own."""
+    code: int = getattr(exc, "sqlite_errorcode", 0)
+    return code & 0xFF

@@ -1,0 +1,196 @@
+"""What a database has to do for parked: two protocols, set-valued, one implementation a database.
+
+`Store` writes: all its methods run inside the one transaction that the writer opened. `Reader` only asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from parked.job import State
+from parked.ledger import operations as op
+from parked.ledger.codec import Body
+from parked.ledger.operations import JobRow, OwnerRow
+
+
+class Store(Protocol):
+    """The write side. Each method takes all waiting operations of one kind and answers them in their order.
+
+    A result that is an exception is raised to the one who sent that operation; an exception that is raised fails the
+    whole batch, which the writer then rolls back and applies one by one. In one call no two operations are about the
+    same job.
+    """
+
+    def begin(self) -> None: ...
+    def commit(self) -> None: ...  # writes the gathered counters first
+    def rollback(self) -> None: ...
+    def close(self) -> None: ...
+    def explain(self, exc: Exception) -> Exception: ...  # what the database's own exception means to parked
+
+    def accept(self, rows: Sequence[op.Accept]) -> Sequence[op.Accepted | Exception]: ...
+    def take_over(self, rows: Sequence[op.TakeOver]) -> Sequence[op.Accepted | Exception]: ...
+    def start(self, rows: Sequence[op.Start]) -> Sequence[op.Started | op.Held | Exception]: ...
+    def claim(self, rows: Sequence[op.Claim]) -> Sequence[list[op.Started] | Exception]: ...
+    def finish(self, rows: Sequence[op.Answer | op.Park]) -> Sequence[JobRow | Exception]: ...
+    def retried(self, rows: Sequence[op.Retried]) -> Sequence[JobRow | Exception]: ...
+    def release(self, rows: Sequence[op.Release]) -> Sequence[JobRow | Exception]: ...
+    def discard(self, rows: Sequence[op.Discard]) -> Sequence[JobRow | Exception]: ...
+    def restore(self, rows: Sequence[op.Restore]) -> Sequence[JobRow | Exception]: ...
+    def hand_out(self, rows: Sequence[op.HandOut]) -> Sequence[None]: ...
+    def register(self, rows: Sequence[op.Register]) -> Sequence[int]: ...
+    def beat(self, rows: Sequence[op.Beat]) -> Sequence[op.Beats]: ...
+    def lose(self, rows: Sequence[op.Lose]) -> Sequence[list[JobRow]]: ...
+    def leave(self, rows: Sequence[op.Leave]) -> Sequence[list[JobRow]]: ...
+    def open_replay(self, rows: Sequence[op.OpenReplay]) -> Sequence[int]: ...
+    def close_replay(self, rows: Sequence[op.CloseReplay]) -> Sequence[None]: ...
+    def set_mark(self, rows: Sequence[op.SetMark]) -> Sequence[None]: ...
+    def take_lease(self, rows: Sequence[op.TakeLease]) -> Sequence[bool]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Which jobs; None means any. All that are given must hold."""
+
+    pipeline: str | None = None
+    batch: str | None = None
+    model: str | None = None
+    error_class: str | None = None  # `exhausted:429`, or with a wildcard `exhausted:*`
+    reason: str | None = None
+    fingerprint: str | None = None
+    job_ids: tuple[str, ...] = ()
+    since: float | None = None  # epoch seconds; when it was parked (of other states: accepted)
+    until: float | None = None
+
+    def __bool__(self) -> bool:
+        return self != Filters()
+
+
+class AttemptRow(NamedTuple):
+    """One call of the model. `ended_at` is None while it is open; `kind` is None once it ended with an answer."""
+
+    number: int  # 1-based
+    replay_id: int | None
+    owner_id: int | None
+    strike: bool
+    started_at: float
+    ended_at: float | None
+    duration_s: float | None
+    answered: bool
+    interrupted: bool  # closed by somebody else, or by a drain: it may have been sent
+    kind: str | None
+    reason: str | None
+    scope: str | None
+    status: int | None
+    rule: str
+    fingerprint: str | None
+    quota_id: str | None
+    message: str
+    retry_after_s: float | None
+    tokens_in: int | None
+    tokens_out: int | None
+    response_id: str | None
+    trace_id: str | None
+    span_id: str | None
+
+
+class AnswerRow(NamedTuple):
+    job: JobRow
+    body: Body
+    answered_at: float
+    handed_out_at: float | None
+
+
+class CounterRow(NamedTuple):
+    """One label set of one family (`counters.py` says what `a` and `b` mean), summed over slots."""
+
+    metric: str
+    pipeline: str
+    model: str
+    a: str
+    b: str
+    value: float
+    first_at: float
+    trace_id: str | None
+    span_id: str | None
+    example_value: float | None
+    example_at: float | None
+
+
+class Cause(NamedTuple):
+    """Parked jobs that share a fingerprint."""
+
+    fingerprint: str | None
+    error_class: str
+    reason: str
+    jobs: int
+    first_parked_at: float
+    last_parked_at: float
+    example: JobRow
+
+
+class Imbalance(NamedTuple):
+    """A place where the law of conservation does not hold: what the counters say and what the rows say."""
+
+    pipeline: str
+    what: str  # e.g. `parked`, `accepted`, or `parked_now permanent:400`
+    counted: float
+    found: float
+    job_ids: tuple[str, ...] = ()  # where single rows can be named
+
+
+class Reader(Protocol):
+    """The read side: one consistent snapshot, on a connection that only asks. Close it soon."""
+
+    @property
+    def name(self) -> str: ...  # the short random word that names this ledger in metrics
+    def close(self) -> None: ...
+
+    def jobs_by_key(self, job_id: str, *, pipeline: str | None, batch: str | None) -> list[JobRow]: ...
+    def jobs(
+        self, filters: Filters, *, states: Sequence[State], limit: int | None = None, newest_first: bool = False
+    ) -> Iterator[JobRow]:
+        """In order of place; with `newest_first`, by the time they were parked (of other states: accepted)."""
+        ...
+
+    def count(self, filters: Filters, *, states: Sequence[State]) -> int: ...
+    def causes(self, filters: Filters) -> list[Cause]: ...
+    def payload(self, id: int) -> Body: ...
+    def jobs_with_payloads(self, ids: Sequence[int]) -> list[tuple[JobRow, Body]]:
+        """Those of these jobs that there are, in order of place."""
+        ...
+
+    def identities(self, pipeline: str, batch: str, job_ids: Sequence[str]) -> dict[str, bytes]:
+        """The payload hashes of those of these jobs that are known."""
+        ...
+
+    def answer_bodies(self, ids: Sequence[int]) -> dict[int, Body]:
+        """The answers of those of these jobs that have one."""
+        ...
+
+    def answer(self, id: int) -> AnswerRow | None: ...
+    def answers(self, filters: Filters, *, only_new: bool = False) -> Iterator[AnswerRow]:
+        """By the time they were answered; `since` and `until` of the filters mean that time here."""
+        ...
+
+    def attempts(self, id: int) -> list[AttemptRow]: ...
+    def counters(self, *metrics: str) -> list[CounterRow]:
+        """All label sets of these families; of all families if none is named."""
+        ...
+
+    def oldest(self, state: State) -> dict[tuple[str, str], float]:
+        """When the oldest job came into that state: {(pipeline, error class or ''): epoch seconds}; a look-up each."""
+        ...
+
+    def states(self) -> dict[tuple[str, State], int]:
+        """Rows counted by pipeline and state, over a covering index."""
+        ...
+
+    def imbalances(self, *, thorough: bool = False) -> list[Imbalance]:
+        """Counters against rows; thorough: also every row against its attempts, payload and answer."""
+        ...
+
+    def owners(self) -> list[OwnerRow]: ...
+    def mark(self, name: str) -> Any: ...  # the JSON value; None if it was never set
+    def leases(self) -> dict[str, int]: ...  # task -> owner id

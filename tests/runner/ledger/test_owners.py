@@ -1,0 +1,220 @@
+"""Who is lost: only who was seen to stand still, or is known to be dead."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from parked import owners
+from parked.errors import OwnerLost
+from parked.job import State
+from parked.ledger import open_ledger
+from parked.ledger import operations as op
+from parked.ledger.pulse import Pulse
+from parked.owners import Watch, dead_here
+
+NO_SUCH_PID: dict[str, Any] = {"pid": 2**22 + 1}  # above the kernel's limit
+
+
+def test_an_owner_is_lost_when_its_beat_stood_still_for_30_seconds_of_watching():
+    watch = Watch()
+
+    lost = [watch.look({1: 7, 2: beat}, now=5.0 * beat) for beat in range(7)]
+
+    assert lost == [[], [], [], [], [], [], [1]]
+
+
+def test_after_a_gap_the_watch_counts_anew():
+    watch = Watch()
+    watch.look({1: 7}, now=0.0)
+
+    assert watch.look({1: 7}, now=70.0) == []
+    assert watch.look({1: 7}, now=84.9) == []
+    assert watch.look({1: 7}, now=99.8) == []
+    assert watch.look({1: 7}, now=100.0) == [1]
+
+
+def test_this_process_is_alive_here():
+    here = owners.facts("runner")
+
+    assert not dead_here(here, here=here)
+
+
+def test_an_ended_process_of_this_machine_is_dead():
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, text=True)
+    here = owners.facts("runner")
+    start = owners._start_and_state(child.pid)[0]
+    other = here._replace(pid=child.pid, process_start=start)
+    assert not dead_here(other, here=here)
+
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert dead_here(other, here=here), "a zombie runs no more"
+    child.communicate()
+    assert dead_here(other, here=here)
+
+
+def test_another_process_with_its_pid_is_not_the_owner():
+    here = owners.facts("runner")
+
+    assert dead_here(here._replace(process_start="1"), here=here)
+
+
+@pytest.mark.parametrize("fact", ["boot_id", "pid_namespace"])
+def test_nothing_is_known_of_a_process_elsewhere_even_with_the_same_host_name(fact):
+    here = owners.facts("runner")
+    elsewhere = here._replace(**{fact: "another"}, **NO_SUCH_PID)
+
+    assert not dead_here(elsewhere, here=here)
+
+
+@pytest.mark.parametrize("fact", ["boot_id", "pid_namespace", "process_start"])
+def test_where_the_system_tells_nothing_nobody_is_dead_at_once(fact):
+    facts: dict[str, Any] = {fact: ""}
+    here = owners.facts("runner")._replace(**facts)
+
+    assert not dead_here(here._replace(**NO_SUCH_PID), here=here)
+
+
+@dataclass
+class Now:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def watched(sqlite_url):
+    """A ledger whose watch lives on a clock that the test moves."""
+    monotonic = Now()
+    with open_ledger(sqlite_url, monotonic=monotonic) as ledger:
+        yield ledger, monotonic
+
+
+def test_the_jobs_of_an_owner_that_stands_still_are_parked_as_orphans(watched, at_desk, caplog):
+    ledger, monotonic = watched
+    desk = at_desk(ledger)
+    owner = desk.owner(boot_id="another machine", host="pod-7")
+    calling, between = desk.running(owner), desk.running(owner)
+    desk.retried(between, owner)
+
+    for monotonic.now in (0.0, 10.0, 20.0, 29.9):
+        ledger.sweep()
+    assert desk.now(calling).state is State.RUNNING
+    monotonic.now = 30.0
+    ledger.sweep()
+
+    assert (desk.now(calling).state, desk.now(calling).error_class) == (State.PARKED, "orphaned:maybe_sent")
+    assert (desk.now(between).state, desk.now(between).error_class) == (State.PARKED, "orphaned:not_sent")
+    (attempt,) = desk.attempts(calling)
+    assert (attempt.interrupted, attempt.owner_id) == (True, owner)
+    said = [record for record in caplog.records if record.getMessage().startswith("owner_lost")]
+    assert [record.job_ids for record in said] == [[calling.job_id, between.job_id]]
+    assert "pod-7" in said[0].getMessage()
+    assert desk.imbalances() == []
+
+
+def test_an_owner_that_beats_keeps_its_jobs(watched, at_desk):
+    ledger, monotonic = watched
+    desk = at_desk(ledger)
+    owner = desk.owner(boot_id="another machine")
+    row = desk.running(owner)
+
+    for monotonic.now in (0.0, 10.0, 20.0, 30.0, 40.0):
+        ledger.record(op.Beat(owner))
+        ledger.sweep()
+
+    assert desk.now(row).state is State.RUNNING
+
+
+def test_an_owner_whose_beat_moved_since_it_was_seen_is_left_alone(desk, ledger):
+    owner = desk.owner()
+    row = desk.running(owner)
+    ledger.record(op.Beat(owner))
+
+    assert ledger.record(op.Lose({owner: 0})) == []
+    assert desk.now(row).state is State.RUNNING
+
+
+def test_an_attempt_that_a_lost_owner_left_open_on_a_job_of_another_is_closed(desk):
+    first, second = desk.owner(), desk.owner()
+    row = desk.running(first)
+    desk.retried(row, first)
+    again = desk.start_again(row, first).row
+    desk.answer(row, first, attempt=1)
+    assert desk.attempts(again)[1].ended_at is None
+
+    parked = desk.lose(first)
+
+    assert parked == []
+    assert desk.attempts(again)[1].interrupted
+    assert second
+
+
+def test_who_was_declared_lost_registers_anew(desk, ledger):
+    first = ledger.owner_id
+    desk.lose(first)
+
+    with pytest.raises(OwnerLost):
+        desk.accept(start_for=first)
+
+    assert ledger.owner_id != first
+
+
+def test_an_owner_that_leaves_in_order_parks_what_it_still_holds(desk, ledger):
+    owner = desk.owner()
+    row = desk.running(owner)
+
+    (left,) = ledger.record(op.Leave(owner))
+
+    assert (left.id, left.error_class) == (row.id, "orphaned:maybe_sent")
+    with ledger.ask() as reader:
+        (gone,) = [found for found in reader.owners() if found.id == owner]
+    assert gone.ended_at is not None
+    assert gone.lost_at is None
+
+
+def test_closing_a_ledger_leaves_as_an_owner(sqlite_url):
+    with open_ledger(sqlite_url) as ledger:
+        owner = ledger.owner_id
+
+    with open_ledger(sqlite_url) as ledger, ledger.ask() as reader:
+        assert [found.ended_at is not None for found in reader.owners() if found.id == owner] == [True]
+
+
+def test_the_beat_is_due_every_five_seconds_once_there_is_an_owner():
+    monotonic = Now()
+    pulse = Pulse(monotonic=monotonic)
+    assert pulse.wait_s() is None
+
+    pulse.begin(1, owners.facts("runner"))
+    monotonic.now = 3.0
+
+    assert pulse.wait_s() == 2.0
+
+
+def test_a_lease_is_held_by_one_owner_and_free_once_it_is_old_or_its_owner_gone(desk, ledger, wall):
+    first, second = desk.owner(), desk.owner()
+
+    def take(owner: int) -> bool:
+        taken: bool = ledger.record(op.TakeLease("audit", owner, ttl_s=60.0))
+        return taken
+
+    assert take(first)
+    assert not take(second)
+    wall.now += 30.0
+    assert take(first)
+    wall.now += 59.0
+    assert not take(second)
+    wall.now += 1.0
+    assert take(second)
+    desk.lose(second)
+    assert take(first)
+    with ledger.ask() as reader:
+        assert reader.leases() == {"audit": first}
