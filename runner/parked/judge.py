@@ -1,0 +1,437 @@
+"""An outcome becomes a `Verdict`: an answer, an error of the API, an exception, a row of a batch.
+
+This module gathers the evidence, `rules.py` decides. Nothing here raises, whatever it is handed, and no package of
+Google or of an HTTP client is imported: their classes are known by module and name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from parked import answers, rules
+from parked.answers import NO_USAGE, Flaw, Usage, text_of
+from parked.delay import asked_delay_s
+from parked.evidence import ErrorEvidence, Quota, embedded_error, evidence_of, json_like
+from parked.fingerprint import fingerprint
+from parked.request import request_facts
+from parked.rules import SHAPE_RULES, ExceptionRule, HttpRule
+from parked.scrub import scrubbed
+from parked.verdict import MEANINGS, Kind, Reason, Scope, Verdict
+
+__all__ = [
+    "HttpAnswer",
+    "Judged",
+    "Usage",
+    "classify",
+    "classify_batch_row",
+    "classify_http_error",
+    "judge_answer",
+    "judge_exception",
+    "request_facts",
+    "text_of",
+]
+
+_CHAIN_LENGTH: Final = 20
+_MESSAGE_CHARS: Final = 8_000
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """A response of the API as it came, unjudged. The Gemini adapter returns one for an HTTP 200."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: str | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What one attempt brought."""
+
+    verdict: Verdict
+    answer: Any = None  # what to keep, if ok: the response as the REST API spells it, or the caller's value
+    text: str | None = None  # its text, where it has one; of a failure None
+    usage: Usage = NO_USAGE  # also of a failure: it was billed
+    response_id: str | None = None
+    finish_reasons: tuple[str, ...] = ()  # one a candidate; `error` for one that was expected and didn't come
+
+
+_WHOLE: Final = Verdict(ok=True, rule=answers.WHOLE)
+_OWN_VALUE: Final = Verdict(ok=True, rule="value.given")
+
+
+def judge_answer(value: Any, *, request: Mapping[str, Any] | None = None) -> Judged:
+    """Judge what a call returned.
+
+    An `HttpAnswer`, a `GenerateContentResponse` and a mapping with `candidates`, `promptFeedback` or `error` are judged
+    as responses of the API. Any other value is a success unless it is None, blank or empty. `request` holds the facts
+    that the judgement needs (`request_facts`), or is the payload itself.
+    """
+    try:
+        facts = request_facts(request) if request else {}
+        if isinstance(value, HttpAnswer):
+            return _judge_http_answer(value, facts)
+        if (response := _response_of(value)) is not None:
+            return _judge_response(response, facts)
+        if answers.is_blank(value):
+            return Judged(_shape_verdict("value.empty", f"the caller returned {_described(value)}"))
+        return Judged(_OWN_VALUE, answer=value, text=text_of(value))
+    except Exception as exc:  # noqa: BLE001 - a foreign object may raise anything when it is looked at
+        return Judged(_unreadable(exc))
+
+
+def judge_exception(exc: BaseException, *, request: Mapping[str, Any] | None = None) -> Judged:
+    """Judge what a call raised. The exceptions that it was raised from are looked at where it says nothing itself.
+
+    `request` is taken for symmetry with `judge_answer`; no rule for exceptions needs it yet.
+    """
+    try:
+        return Judged(_exception_verdict(exc))
+    except Exception as failure:  # noqa: BLE001 - as above
+        return Judged(_unreadable(failure))
+
+
+def classify(outcome: Any, *, request: Mapping[str, Any] | None = None) -> Verdict:
+    """Judge an exception, a `GenerateContentResponse`, the JSON of one, or any other value that a call returned."""
+    if isinstance(outcome, BaseException) or (isinstance(outcome, type) and issubclass(outcome, BaseException)):
+        return judge_exception(outcome, request=request).verdict  # type: ignore[arg-type]  # a class is judged by name
+    return judge_answer(outcome, request=request).verdict
+
+
+def classify_http_error(status: int | None, body: Any, headers: Mapping[str, str] | None = None) -> Verdict:
+    """Judge an error as it came over the wire: `body` is JSON (decoded or not), HTML or plain text."""
+    try:
+        return _error_verdict(evidence_of(body, status=status), headers=headers)
+    except Exception as exc:  # noqa: BLE001 - as above
+        return _unreadable(exc)
+
+
+def classify_batch_row(row: Any, *, job_state: Any = None, request: Mapping[str, Any] | None = None) -> Verdict:
+    """Judge one row of a batch.
+
+    `row` is Gemini's (`key` with `response` or `error`), Vertex AI's (`status`, `response`), or None where none came
+    back. `job_state` is the state of the batch, in either API's spelling. Without `request`, that of the row counts.
+    """
+    try:
+        return _row_verdict(row, job_state, request)
+    except Exception as exc:  # noqa: BLE001 - as above
+        return _unreadable(exc)
+
+
+def rejected_by_check(why: str) -> Verdict:
+    """The verdict of an answer that a check of the pipeline's own finds fault with; `why` is what it says."""
+    return _shape_verdict("value.rejected", why)
+
+
+def _judge_http_answer(answer: HttpAnswer, facts: Mapping[str, Any]) -> Judged:
+    if answer.status >= 400:
+        return Judged(_error_verdict(evidence_of(answer.body, status=answer.status), headers=answer.headers))
+    if not answer.body.strip():
+        return Judged(_shape_verdict("answer.no_body", "the body is empty"))
+    try:
+        value = json.loads(answer.body)
+    except (ValueError, RecursionError) as exc:
+        why = "nested too deeply" if isinstance(exc, RecursionError) else str(exc)
+        return Judged(_shape_verdict("answer.not_json", f"{why}; it begins: {_beginning(answer.body)}"))
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if answers.is_blank(value):
+        return Judged(_shape_verdict("answer.no_body", f"the body is {_described(value)}"))
+    if not isinstance(value, dict):
+        return Judged(_shape_verdict("answer.not_json", f"the body is {_described(value)}, not an object"))
+    return _judge_response(value, facts, headers=answer.headers)
+
+
+def _judge_response(
+    response: Mapping[str, Any], facts: Mapping[str, Any], *, headers: Mapping[str, str] | None = None
+) -> Judged:
+    if response.get("error"):
+        return Judged(_error_verdict(evidence_of(response), headers=headers))
+    flaw = answers.flaw_of(response, facts)
+    response_id = response.get("responseId") or response.get("response_id")
+    return Judged(
+        _WHOLE if flaw is None else _flaw_verdict(flaw),
+        answer=response if flaw is None else None,
+        text=text_of(response) if flaw is None else None,
+        usage=answers.usage_of(response),
+        response_id=response_id if isinstance(response_id, str) else None,
+        finish_reasons=answers.finish_reasons_of(response, facts),
+    )
+
+
+def _response_of(value: Any) -> Mapping[str, Any] | None:
+    """Return the JSON of a response, from a mapping or an object of the SDK; None if `value` is neither."""
+    if isinstance(value, Mapping):
+        if value.get("error") or not answers.RESPONSE_KEYS.isdisjoint(value):
+            return value
+        return None
+    for cls in type(value).__mro__:
+        if cls.__name__ == "GenerateContentResponse" and cls.__module__.startswith("google."):
+            return _dumped(value)
+    return None
+
+
+def _dumped(response: Any) -> Mapping[str, Any]:
+    """Return an object of the SDK as the REST API spells it. A raw body that it carries unparsed counts instead."""
+    if not hasattr(response, "model_dump"):
+        dumped: Mapping[str, Any] = response.to_dict()
+        return dumped
+    raw = getattr(getattr(response, "sdk_http_response", None), "body", None)
+    if raw and response.candidates is None and response.prompt_feedback is None:
+        value = json.loads(raw)
+        if isinstance(value, dict):
+            return value
+    parsed: Mapping[str, Any] = response.model_dump(
+        mode="json",
+        by_alias=True,
+        exclude_none=True,
+        exclude={"parsed", "sdk_http_response", "automatic_function_calling_history"},
+        warnings=False,  # a finish reason that the SDK doesn't know is ours to name
+    )
+    return parsed
+
+
+def _row_verdict(row: Any, job_state: Any, request: Mapping[str, Any] | None) -> Verdict:
+    if isinstance(row, str):
+        row = json.loads(row)
+    if row is not None and not isinstance(row, Mapping) and hasattr(row, "model_dump"):
+        row = row.model_dump(mode="json", by_alias=True, exclude_none=True, warnings=False)
+    row = row if isinstance(row, Mapping) else {}
+    if row.get("error"):
+        return _error_verdict(evidence_of(row))
+    status = row.get("status")
+    if isinstance(status, str) and status.strip():
+        prose = embedded_error(status) or {"status": status.partition(":")[0], "message": status}
+        return _error_verdict(evidence_of(prose))
+    if isinstance(status, Mapping) and status:  # google.rpc.Status
+        return _error_verdict(evidence_of(status))
+    response = row.get("response")
+    facts = request_facts(row.get("request") if request is None else request)
+    if isinstance(response, str) and response.strip():  # as BigQuery hands it out
+        return _judge_http_answer(HttpAnswer(200, {}, response), facts).verdict
+    # Vertex AI's rows always hold a response; an empty one means there is none.
+    if isinstance(response, Mapping) and (response or "status" not in row):
+        return _judge_response(response, facts).verdict
+    return _state_verdict(answers.name_of(job_state))
+
+
+def _state_verdict(state: str) -> Verdict:
+    """Judge a request for which a batch gave nothing, by the state of the batch."""
+    state = state.rpartition("STATE_")[2]
+    rule = next(rule for rule in rules.BATCH_STATE_RULES if state in rule.values or not rule.values)
+    return _failure(rule.name, rule.reason, message=f"no result in a batch that is {state or 'in an unknown state'}")
+
+
+def _error_verdict(found: ErrorEvidence, *, headers: Mapping[str, str] | None = None) -> Verdict:
+    rule = next(rule for rule in rules.HTTP_RULES if _holds(rule, found))
+    quota = _deciding_quota(rule, found)
+    kind = MEANINGS[rule.reason].kind
+    delay_s = None
+    if kind is not Kind.PERMANENT and rule.reason is not Reason.DAILY_QUOTA_EXHAUSTED:
+        delay_s = asked_delay_s(found.retry_delay, headers=headers, message=found.wording)
+    message = found.message
+    if rule.reason is Reason.UNCLASSIFIED:
+        known = found.status or found.canonical or "none"
+        message = f"no rule for this error (status {known}): {message}"
+    return _failure(
+        rule.name,
+        rule.reason,
+        scope=_quota_scope(rule, found),
+        message=message,
+        status=found.http_status,
+        quota_id=(quota.id or quota.metric) if quota else None,
+        delay_s=delay_s,
+    )
+
+
+def _holds(rule: HttpRule, found: ErrorEvidence) -> bool:
+    return (
+        (not rule.statuses or found.status in rule.statuses)
+        and (not rule.canonical or found.canonical in rule.canonical)
+        and (not rule.infos or any(info in rule.infos for info in found.infos))
+        and (not rule.quota or any(_fits(rule.quota, quota) for quota in found.quotas))
+        and (not rule.text or _says(rule.text, found.wording[: rules.TEXT_CHARS]))
+    )
+
+
+def _fits(which: str, quota: Quota) -> bool:
+    return which == "named" or (quota.limit == 0 if which == "zero" else quota.per_day)
+
+
+def _says(pattern: str, text: str) -> bool:
+    return re.search(pattern, text, re.IGNORECASE) is not None
+
+
+def _deciding_quota(rule: HttpRule, found: ErrorEvidence) -> Quota | None:
+    fitting = (quota for quota in found.quotas if _fits(rule.quota or "named", quota))
+    return next(fitting, None) if found.status == 429 else None
+
+
+def _quota_scope(rule: HttpRule, found: ErrorEvidence) -> Scope | None:
+    """A limit that isn't per model stops every job of the project."""
+    if rule.reason not in (Reason.RATE_LIMITED, Reason.NO_QUOTA) or not found.quotas:
+        return rule.scope
+    fitting = [quota for quota in found.quotas if _fits(rule.quota or "named", quota)]
+    return Scope.MODEL if all(quota.per_model for quota in fitting) else Scope.PROJECT
+
+
+def _exception_verdict(exc: Any) -> Verdict:
+    for link in _chain(exc):
+        verdict = _link_verdict(link)
+        if verdict is not None:
+            return verdict
+    rule = rules.EXCEPTION_FALLBACK
+    return _failure(rule.name, rule.reason, message=_worded(exc))
+
+
+def _link_verdict(exc: Any) -> Verdict | None:
+    """Judge one exception of a chain by what it carries or what it is; None if it says nothing."""
+    names = class_names(exc if isinstance(exc, type) else type(exc))
+    carried = _carried_error(exc, names)
+    if carried is not None:
+        return carried
+    text = _text(exc)
+    rule = _exception_rule(names, text)
+    return _failure(rule.name, rule.reason, message=_worded(exc)) if rule is not None else None
+
+
+def _exception_rule(names: tuple[str, ...], text: str) -> ExceptionRule | None:
+    for rule in rules.EXCEPTION_RULES:
+        if not set(rule.names).isdisjoint(names) and (not rule.text or _says(rule.text, text)):
+            return rule
+    return None
+
+
+def _carried_error(exc: Any, names: tuple[str, ...]) -> Verdict | None:
+    """Judge the HTTP error that an exception carries: of the SDK, of google.api_core, of an HTTP client, or ours."""
+    if isinstance(exc, type):
+        return None
+    if "google.genai.APIError" in names or {"google.genai.ClientError", "google.genai.ServerError"} & set(names):
+        response = getattr(exc, "response", None)
+        body = getattr(exc, "details", None) or {"message": getattr(exc, "message", None) or _text(exc)}
+        return classify_http_error(getattr(exc, "code", None), body, _headers(response))
+    if "parked.ApiError" in names:
+        return classify_http_error(getattr(exc, "status_code", None), getattr(exc, "message", None) or _text(exc))
+    if "google.api_core.GoogleAPICallError" in names and getattr(exc, "code", None):
+        code = int(exc.code)
+        details = [dict(d) for d in getattr(exc, "details", None) or () if isinstance(d, Mapping)]
+        return classify_http_error(code, {"message": str(getattr(exc, "message", "")), "details": details})
+    if {"httpx.HTTPStatusError", "requests.HTTPError"} & set(names) and (sent := getattr(exc, "response", None)):
+        return classify_http_error(sent.status_code, sent.text, _headers(sent))
+    if {"aiohttp.ClientResponseError", "urllib.HTTPError"} & set(names):
+        status = getattr(exc, "status", None)
+        if isinstance(status, int) and status >= 400 and "aiohttp.ClientHttpProxyError" not in names:
+            return classify_http_error(status, getattr(exc, "message", None) or _text(exc), _headers(exc))
+    return None
+
+
+def _chain(exc: Any) -> Iterator[Any]:
+    """Yield an exception and those it was raised from or groups, the outermost first, each once."""
+    waiting, seen = [exc], set[int]()
+    while waiting and len(seen) < _CHAIN_LENGTH:
+        link = waiting.pop(0)
+        if link is None or id(link) in seen:
+            continue
+        seen.add(id(link))
+        yield link
+        if isinstance(link, BaseException):
+            waiting.append(link.__cause__)
+            waiting.extend(
+                getattr(link, "exceptions", ())[:_CHAIN_LENGTH] if isinstance(link, BaseExceptionGroup) else ()
+            )
+            if not link.__suppress_context__:
+                waiting.append(link.__context__)
+
+
+def class_names(cls: type) -> tuple[str, ...]:
+    """Return `package.Class` along the hierarchy, the class itself first; of `google` two parts, httpx2 as httpx."""
+    names = []
+    for base in cls.__mro__:
+        module = str(base.__module__).split(".")
+        package = module[0].rstrip("2") if module[0] in ("httpx2", "httpcore2") else module[0]
+        if package == "google" and len(module) > 1:
+            package = f"google.{module[1]}"
+        names.append(f"{package.lstrip('_')}.{base.__name__}")
+    return tuple(names)
+
+
+def _headers(response: Any) -> Mapping[str, str] | None:
+    headers = getattr(response, "headers", None)
+    return headers if isinstance(headers, Mapping) or hasattr(headers, "items") else None
+
+
+def _text(exc: Any) -> str:
+    return "" if isinstance(exc, type) else str(exc)[:_MESSAGE_CHARS]
+
+
+def _worded(exc: Any) -> str:
+    """Return an exception as a traceback's last line says it."""
+    cls = exc if isinstance(exc, type) else type(exc)
+    name = cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
+    text = _text(exc)
+    return f"{name}: {text}" if text else name
+
+
+def _flaw_verdict(flaw: Flaw) -> Verdict:
+    return _failure(flaw.rule.name, flaw.rule.reason, message=flaw.message, finish_reason=flaw.finish_reason)
+
+
+def _shape_verdict(name: str, message: str) -> Verdict:
+    rule = SHAPE_RULES[name]
+    return _failure(rule.name, rule.reason, message=message)
+
+
+def _unreadable(exc: Exception) -> Verdict:
+    return _shape_verdict("judge.failed", f"the outcome could not be read: {type(exc).__name__}")
+
+
+def _failure(
+    rule: str,
+    reason: Reason,
+    *,
+    message: str,
+    scope: Scope | None = None,
+    status: int | None = None,
+    quota_id: str | None = None,
+    delay_s: float | None = None,
+    finish_reason: str | None = None,
+) -> Verdict:
+    meaning = MEANINGS[reason]
+    message = scrubbed(message)
+    quota_id = scrubbed(quota_id, limit=200) if quota_id else None
+    return Verdict(
+        ok=False,
+        rule=rule,
+        kind=meaning.kind,
+        reason=reason,
+        scope=scope or meaning.scope,
+        retry_after_s=delay_s,
+        status=status,
+        fingerprint=fingerprint(
+            rule=rule,
+            reason=reason,
+            status=status,
+            quota_id=quota_id,
+            finish_reason=finish_reason,
+            message=message,
+        ),
+        message=message,
+        quota_id=quota_id,
+    )
+
+
+def _beginning(body: str | bytes) -> str:
+    text = body[:400].decode("utf-8", "replace") if isinstance(body, bytes) else body[:400]
+    return " ".join(text.split())
+
+
+def _described(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, (str, bytes, bytearray)):
+        return "blank text"
+    return f"an empty {type(value).__name__}" if answers.is_blank(value) else json_like(value)
