@@ -1,0 +1,165 @@
+"""The google-genai adapter: the only module that knows the SDK, which it imports when an adapter is made.
+
+An attempt is exactly one HTTP request, and its raw response comes back: the SDK would repeat some requests by itself,
+and it turns an HTTP 200 whose body is an error, empty or `null` into an empty response without an exception.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from parked.errors import InvalidJob, SettingsError
+from parked.judge import HttpAnswer
+
+if TYPE_CHECKING:
+    from google.genai import Client
+    from google.genai.types import GenerateContentResponse
+
+CALLER: Final = "parked.gemini:Gemini"  # by this name jobs remember who calls for them
+
+_ARGUMENTS: Final = frozenset({"contents", "config", "model"})
+_HTTP_OPTIONS: Final = ("http_options", "httpOptions")
+# The other spelling of what the adapter sets itself; the SDK would take a payload's word for it.
+_SET_HERE: Final = frozenset({"shouldReturnHttpResponse", "automaticFunctionCalling"})
+_DEFAULT_PORTS: Final = {"https": 443, "http": 80}
+
+
+class Gemini:
+    """Calls the Gemini API, or Vertex AI, with `(payload, model)`; what the SDK raises passes through.
+
+    Without a client it makes one from the SDK's own variables (`GEMINI_API_KEY`, `GOOGLE_GEMINI_BASE_URL`, those of
+    Vertex AI) and closes it; a client that is handed in is closed by whoever made it. `timeout_s` holds for each
+    request, whatever the client says.
+
+    Raises:
+        SettingsError: there are no credentials, or an argument is wrong.
+    """
+
+    name = CALLER
+
+    def __init__(self, client: Client | None = None, *, timeout_s: float = 600.0) -> None:
+        from google.genai import Client, types
+
+        if client is not None and not isinstance(client, Client):
+            raise SettingsError(f"client must be a google.genai.Client, got {type(client).__name__}")
+        if not timeout_s > 0:
+            raise SettingsError(f"timeout_s must be more than 0 seconds, got {timeout_s!r}")
+        self._owns_client = client is None
+        self._client = client or _client_of_environment()
+        self._http_options = types.HttpOptions(
+            timeout=max(1, round(timeout_s * 1000)),
+            # Asked for in each request: else the client's own options hold, and the SDK's asyncio side repeats a
+            # request whose connection broke even if the client has none.
+            retry_options=types.HttpRetryOptions(attempts=1),
+        )
+        # A dict, and objects that are made once in it: cheaper for the SDK than a config object, which it copies.
+        self._config: dict[str, Any] = {
+            "should_return_http_response": True,
+            "automatic_function_calling": types.AutomaticFunctionCallingConfig(disable=True),
+            "http_options": self._http_options,
+        }
+
+    def __call__(self, payload: Any, model: str) -> HttpAnswer:
+        return _raw(self._client.models.generate_content(**self._arguments(payload, model)))
+
+    async def acall(self, payload: Any, model: str) -> HttpAnswer:
+        """The same on the running event loop; close with `aclose` before that loop ends."""
+        return _raw(await self._client.aio.models.generate_content(**self._arguments(payload, model)))
+
+    def check_payload(self, payload: Any) -> None:
+        """See `check_payload` of this module."""
+        check_payload(payload)
+
+    def destination(self) -> tuple[str, str, int | None]:
+        """Return provider, address and port as spans name them; address empty and port None if they aren't known."""
+        # No public attribute says where a client sends. If this one goes, spans lose the address and nothing else.
+        options = getattr(getattr(self._client, "_api_client", None), "_http_options", None)
+        url = urlsplit(getattr(options, "base_url", None) or "")
+        try:
+            port = url.port or _DEFAULT_PORTS.get(url.scheme)
+        except ValueError:  # no number, or none of a port
+            port = None
+        return "gcp.vertex_ai" if self._client.vertexai else "gcp.gemini", url.hostname or "", port
+
+    def close(self) -> None:
+        if self._owns_client:
+            self._client.close()
+
+    async def aclose(self) -> None:
+        """Close what was opened on the running loop, and the rest."""
+        if self._owns_client:
+            await self._client.aio.aclose()
+            self._client.close()
+
+    def _arguments(self, payload: dict[str, Any], model: str) -> dict[str, Any]:
+        """What `generate_content` is called with. The job's model counts, not one that the payload names."""
+        if not is_rest_body(payload):
+            theirs = {name: value for name, value in (payload.get("config") or {}).items() if name not in _SET_HERE}
+            return {"model": model, "contents": payload["contents"], "config": {**theirs, **self._config}}
+        body = {name: value for name, value in payload.items() if name != "model"}
+        http_options = self._http_options.model_copy(update={"extra_body": body})
+        # The SDK wants some contents; those of `extra_body` replace them.
+        return {"model": model, "contents": "-", "config": {**self._config, "http_options": http_options}}
+
+
+def is_rest_body(payload: dict[str, Any]) -> bool:
+    """Whether a payload goes to the API as it is: no `config`, and contents that are a list of objects with `parts`.
+
+    As it is but for one field: the SDK always sends a `generationConfig`, an empty one if need be, and spells it so.
+    """
+    contents = payload.get("contents")
+    return (
+        "config" not in payload
+        and isinstance(contents, list)
+        and bool(contents)
+        and all(isinstance(content, dict) and "parts" in content for content in contents)
+    )
+
+
+def check_payload(payload: Any) -> None:
+    """Refuse, before it is accepted, a payload that can't be sent or must not be.
+
+    Raises:
+        InvalidJob: no object, no `contents`, a `config` that is no object, `http_options` in either place and
+            spelling, or a field that would be dropped on the way.
+    """
+    if not isinstance(payload, dict):
+        raise InvalidJob(f"the payload must be an object with `contents`, got {type(payload).__name__}")
+    if payload.get("contents") is None:
+        raise InvalidJob("the payload has no `contents`; it must hold what generate_content takes, or a REST body")
+    config = payload.get("config")
+    if config is not None and not isinstance(config, dict):
+        raise InvalidJob(f"the payload's `config` must be an object, got {type(config).__name__}")
+    for name in _HTTP_OPTIONS:
+        if name in payload or (config and name in config):
+            raise InvalidJob(
+                f"the payload holds `{name}`, which is refused because it could send the key elsewhere; set such"
+                " options on the client, for all jobs"
+            )
+    if unknown := [] if is_rest_body(payload) else sorted(payload.keys() - _ARGUMENTS):
+        raise InvalidJob(
+            f"the payload's `{unknown[0]}` would be lost: beside `contents` and `config` it has no place, and in a REST"
+            " body, which has no `config`, `contents` are a list of objects with `parts`"
+        )
+
+
+def _client_of_environment() -> Client:
+    from google.auth.exceptions import GoogleAuthError
+    from google.genai import Client
+
+    try:
+        return Client()
+    except (ValueError, GoogleAuthError) as exc:
+        raise SettingsError(
+            "no credentials for the Gemini API: set GEMINI_API_KEY, or for Vertex AI GOOGLE_GENAI_USE_VERTEXAI=true"
+            " with GOOGLE_CLOUD_PROJECT and GOOGLE_CLOUD_LOCATION"
+        ) from exc
+
+
+def _raw(response: GenerateContentResponse) -> HttpAnswer:
+    http = response.sdk_http_response
+    assert http is not None
+    # The SDK raises for every other status. It spells names as its HTTP client does, and that isn't always the same.
+    headers = {name.lower(): value for name, value in (http.headers or {}).items()}
+    return HttpAnswer(status=200, headers=headers, body=http.body or "")

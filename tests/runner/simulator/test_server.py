@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException, IncompleteRead
+
+import pytest
+
+from parked.errors import SettingsError
+from parked.simulator import Simulator
+from parked.simulator.replies import (
+    cut_body,
+    drop_connection,
+    error_under_200,
+    hang,
+    overloaded,
+    rate_limited,
+    slow,
+    stopped,
+    text,
+)
+
+STREAM = "/v1beta/models/gemini-3.5-flash:streamGenerateContent"
+
+
+def test_an_answer_has_the_shape_of_the_real_one(simulator, client):
+    simulator.will_answer(text("42"))
+
+    answer = client.ask("What is six times seven?")
+
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/json; charset=UTF-8")
+    assert answer.json == {
+        "candidates": [{"content": {"parts": [{"text": "42"}], "role": "model"}, "finishReason": "STOP", "index": 0}],
+        "usageMetadata": {
+            "promptTokenCount": 6,
+            "candidatesTokenCount": 1,
+            "totalTokenCount": 7,
+            "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 6}],
+        },
+        "modelVersion": "gemini-3.5-flash",
+        "responseId": "simulated-1",
+    }
+
+
+def test_replies_are_given_in_the_order_of_the_requests_and_then_the_usual_answer(simulator, client):
+    simulator.will_answer(overloaded(), text("42"))
+
+    answers = [client.ask("hello") for _ in range(3)]
+
+    assert [answer.status for answer in answers] == [503, 200, 200]
+    assert answers[1].text == "42"
+    assert answers[2].text == "Simulated answer to: hello"
+
+
+def test_a_rule_sees_the_request_and_leaves_the_rest_to_the_usual_answer(simulator, client):
+    simulator.answers(lambda request: rate_limited() if "harbour" in request.text and request.call == 1 else None)
+
+    assert client.ask("a harbour").status == 429
+    assert client.ask("a harbour").status == 200
+    assert client.ask("a hill").status == 200
+
+
+def test_what_was_asked_is_kept(simulator, client):
+    client.ask("hello", generationConfig={"temperature": 0}, path="/v1beta/models/gemini%2D3:generateContent?key=k")
+
+    [request] = simulator.requests
+
+    assert (request.model, request.text, request.call) == ("gemini-3", "hello", 1)
+    assert request.path == "/v1beta/models/gemini%2D3:generateContent?key=k"
+    assert request.headers["x-goog-api-key"] == "k"
+    assert simulator.bodies == [{"contents": [{"parts": [{"text": "hello"}]}], "generationConfig": {"temperature": 0}}]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/models/gemini-3.5-flash:generateContent",
+        "/v1beta1/publishers/google/models/gemini-3.5-flash:generateContent",
+        "/v1beta1/projects/p/locations/global/publishers/google/models/gemini-3.5-flash:generateContent",
+    ],
+)
+def test_vertex_ai_and_every_version_are_spoken(simulator, client, path):
+    assert client.ask(path=path).status == 200
+    assert simulator.requests[0].model == "gemini-3.5-flash"
+
+
+@pytest.mark.parametrize("path", ["/", "/v1beta/models", "/v1beta/models/m:countTokens"])
+def test_an_unknown_path_is_not_found_in_the_words_of_the_api(client, path):
+    answer = client.ask(path=path)
+
+    assert answer.status == 404
+    assert answer.json["error"].keys() == {"code", "message", "status"}
+    assert answer.json["error"]["status"] == "NOT_FOUND"
+
+
+@pytest.mark.parametrize("body", ["", "{", "[]", "null"])
+def test_a_body_that_is_no_json_object_is_an_invalid_argument(client, body):
+    answer = client.post(body)
+
+    assert (answer.status, answer.json["error"]["status"]) == (400, "INVALID_ARGUMENT")
+
+
+def test_a_large_request_is_taken_whole(simulator, client):
+    assert client.ask("x" * 3_000_000).status == 200
+    assert len(simulator.requests[0].text) == 3_000_000
+
+
+def test_the_usual_answer_is_of_the_kind_that_was_asked_for(client):
+    as_json = client.ask("hello", generationConfig={"responseMimeType": "application/json"})
+    as_image = client.ask("hello", generationConfig={"responseModalities": ["IMAGE"]})
+
+    assert json.loads(as_json.text) == {"answer": "Simulated answer to: hello"}
+    assert as_image.json["candidates"][0]["content"]["parts"][0]["inlineData"]["mimeType"] == "image/png"
+
+
+def test_a_stream_comes_as_events_of_which_the_last_has_the_finish_reason(simulator, client):
+    simulator.will_answer(text("forty-two"))
+
+    answer = client.ask(path=f"{STREAM}?alt=sse")
+
+    events = [json.loads(line.removeprefix(b"data: ")) for line in answer.body.split(b"\r\n\r\n") if line]
+    assert answer.headers["content-type"] == "text/event-stream"
+    assert ["".join(part["text"] for part in e["candidates"][0]["content"]["parts"]) for e in events] == [
+        "fort",
+        "y-two",
+    ]
+    assert [e["candidates"][0].get("finishReason") for e in events] == [None, "STOP"]
+
+
+def test_a_stream_without_sse_is_one_json_array(simulator, client):
+    simulator.will_answer(text("forty-two"), error_under_200(503))
+
+    assert len(client.ask(path=STREAM).json) == 2
+    assert client.ask(path=STREAM).json[0]["error"]["code"] == 503
+
+
+def test_a_dropped_connection_gives_no_answer(simulator, client):
+    simulator.will_answer(drop_connection())
+
+    with pytest.raises(HTTPException):
+        client.ask()
+
+
+@pytest.mark.parametrize("path", ["/v1beta/models/m:generateContent", f"{STREAM}?alt=sse"])
+def test_a_cut_body_is_shorter_than_it_was_to_be(simulator, client, path):
+    simulator.will_answer(cut_body())
+
+    with pytest.raises(IncompleteRead) as caught:
+        client.ask(path=path)
+
+    assert caught.value.partial
+
+
+def test_requests_are_held_back_until_they_are_released(simulator, client):
+    simulator.hold()
+    with ThreadPoolExecutor() as threads:
+        asked = [threads.submit(client.ask, "hello") for _ in range(3)]
+        simulator.wait_for_requests(3)
+        assert not any(answer.done() for answer in asked)
+
+        simulator.release()
+
+        assert [answer.result(10).status for answer in asked] == [200, 200, 200]
+    assert client.ask().status == 200
+
+
+def test_a_call_that_hangs_is_answered_late(simulator, client):
+    simulator.will_answer(hang(text("late")))
+    with ThreadPoolExecutor() as threads:
+        asked = threads.submit(client.ask)
+        simulator.wait_for_requests(1)
+        assert client.ask().status == 200
+
+        simulator.release()
+
+        assert asked.result(10).text == "late"
+
+
+def test_a_slow_reply_is_the_same_one_later(simulator, client):
+    simulator.will_answer(slow(stopped("SAFETY"), 0.01))
+
+    assert client.ask().json["candidates"][0]["finishReason"] == "SAFETY"
+
+
+def test_waiting_for_requests_that_do_not_come_says_how_many_came(simulator, client):
+    client.ask()
+
+    with pytest.raises(TimeoutError, match="1 of 2 requests arrived"):
+        simulator.wait_for_requests(2, timeout_s=0.01)
+
+
+def test_stopping_ends_calls_under_way_and_can_be_done_twice(client, simulator):
+    simulator.will_answer(hang())
+    failures: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            client.ask()
+        except HTTPException as exc:
+            failures.append(exc)
+
+    caller = threading.Thread(target=ask)
+    caller.start()
+    simulator.wait_for_requests(1)
+
+    simulator.stop()
+    simulator.stop()
+
+    caller.join(10)
+    assert len(failures) == 1
+
+
+def test_a_port_in_use_is_refused_in_a_sentence():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        with pytest.raises(SettingsError, match=f"can't listen on 127.0.0.1:{port} .*take another port"):
+            Simulator(port=port).start()
+
+
+def test_a_long_run_need_not_be_kept(connect):
+    with Simulator(records=False) as simulator:
+        connect(simulator).ask()
+
+        simulator.wait_for_requests(1)
+        assert simulator.requests == []
