@@ -1,0 +1,102 @@
+"""Calls that can't be cancelled: run in daemon threads, so that each has a deadline and none holds up the exit."""
+
+from __future__ import annotations
+
+import os
+import threading
+from _thread import allocate_lock
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+from parked.course import Raised, Returned
+
+
+class Call:
+    """One call under way in a thread. Whoever waits may give up; the outcome then goes to a callback."""
+
+    __slots__ = ("_callback", "_done", "_function", "_guard", "interrupted", "outcome")
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.outcome: Returned | Raised | None = None  # None until the function has ended
+        self.interrupted: BaseException | None = None  # why nobody waits any more
+        self._function = function
+        self._callback: Callable[[Call], None] | None = None
+        self._guard = allocate_lock()
+        self._done = allocate_lock()  # held until there is nothing to wait for; the cheapest thing to wait on
+        self._done.acquire()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return whether the call was over, or interrupted, in time."""
+        return self._done.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX))
+
+    def then(self, callback: Callable[[Call], None]) -> None:
+        """Have `callback` called with this call once it is over: in its thread, or here if it is over already."""
+        with self._guard:
+            if self.outcome is None:
+                self._callback = callback
+                return
+        callback(self)
+
+    def interrupt(self, why: BaseException) -> None:
+        """End the waiting, not the call."""
+        with self._guard:
+            if self.outcome is not None or self.interrupted is not None:
+                return
+            self.interrupted = why
+        self._done.release()
+
+    def run(self) -> None:
+        outcome: Returned | Raised
+        try:
+            outcome = Returned(self._function())
+        except BaseException as exc:  # noqa: BLE001 - every way a call can end is an outcome, judged by its caller
+            outcome = Raised(exc)
+        with self._guard:
+            self.outcome = outcome
+            callback, waited_for = self._callback, self.interrupted is None
+        if waited_for:
+            self._done.release()
+        if callback is not None:
+            callback(self)
+
+
+class Threads:
+    """Daemon threads that make calls; one more is started whenever none is free."""
+
+    def __init__(self) -> None:
+        self._waiting: SimpleQueue[Call] = SimpleQueue()
+        self._guard = allocate_lock()
+        self._free = 0
+
+    def start(self, function: Callable[[], Any]) -> Call:
+        call = Call(function)
+        with self._guard:
+            spawn = self._free == 0
+            self._free -= not spawn
+        self._waiting.put(call)
+        if spawn:
+            threading.Thread(target=self._work, name="parked-call", daemon=True).start()
+        return call
+
+    def _work(self) -> None:
+        while True:
+            self._waiting.get().run()
+            with self._guard:
+                self._free += 1
+
+
+_threads = Threads()
+
+
+def call_threads() -> Threads:
+    """The threads of this process; one set for all runners, so that none leaves idle threads behind."""
+    return _threads
+
+
+def _forked() -> None:
+    global _threads
+    _threads = Threads()  # a forked child has none of its parent's threads
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,186 @@
+"""The asyncio driver of courses, and the channel by which the ledger answers a loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Protocol, assert_never
+
+from parked.calls import call_threads
+from parked.course import Ask, Hold, Raised, Record, Reply, Returned, Sleep, Turn, course
+from parked.errors import OwnerLost
+from parked.ledger import Ledger
+from parked.ledger import operations as op
+from parked.ledger.writer import Ticket
+from parked.running import CallModel, Running
+from parked.telemetry import JobTrace
+
+
+class Turns(Protocol):
+    """Who may call, and when: the pool's workers."""
+
+    async def take(self, model: str) -> None: ...
+    def give_back(self) -> None: ...
+    async def sleep(self, wait_s: float) -> None: ...
+
+
+class LoopChannel:
+    """How the writer answers an event loop: one wake-up for all operations of a commit."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[Ticket, asyncio.Future[Any]] = {}
+
+    def send(self, operation: op.Operation) -> asyncio.Future[Any]:
+        future = self._loop.create_future()
+        self._waiting[self._ledger.submit(operation, self)] = future
+        return future
+
+    def send_many(self, operations: Iterable[op.Operation]) -> list[asyncio.Future[Any]]:
+        futures = []
+        for ticket in self._ledger.submit_many(list(operations), self):
+            future = self._waiting[ticket] = self._loop.create_future()
+            futures.append(future)
+        return futures
+
+    def deliver(self, tickets: list[Ticket]) -> None:
+        """Called by the writer's thread. A loop that has ended waits for nothing any more."""
+        try:
+            self._loop.call_soon_threadsafe(self._resolve, tickets)
+        except RuntimeError:
+            return
+
+    def _resolve(self, tickets: list[Ticket]) -> None:
+        for ticket in tickets:
+            future = self._waiting.pop(ticket)
+            if future.done():  # cancelled meanwhile
+                continue
+            if ticket.error is not None:
+                future.set_exception(ticket.error)
+            else:
+                future.set_result(ticket.result)
+
+
+class Driver:
+    """Does what courses ask for, on the running loop."""
+
+    def __init__(self, on: Running, turns: Turns, *, alone: bool) -> None:
+        self.channel = LoopChannel(on.ledger)
+        self.releases: list[asyncio.Future[Any]] = []  # of courses that were ended early; nobody has to wait for them
+        self._on, self._turns = on, turns
+        self._rules = on.rules(alone=alone)
+        self._threads = call_threads()
+        self._acall = _awaitable(on.call_model)
+
+    async def drive(self, hold: Hold, trace: JobTrace | None = None) -> None:
+        """Run one course to its end. Whatever ends it early, the job is handed back without waiting."""
+        trace = trace or self._on.trace(hold)
+        steps = course(hold, self._rules, span=trace.ids)
+        holds_worker = hold.attempt is not None
+        try:
+            effect = next(steps)
+            while True:
+                match effect:
+                    case Record(operation):
+                        try:
+                            result = await self.channel.send(operation)
+                        except OwnerLost:
+                            result = await self.channel.send(self._on.renewed(hold, operation))
+                        trace.recorded(operation, hold.judged.finish_reasons if hold.judged else ())
+                    case Turn(model):
+                        await self._turns.take(model)
+                        result = None
+                        holds_worker = True
+                    case Ask():
+                        result = await self._ask(effect, hold, trace)
+                        self._turns.give_back()
+                        holds_worker = False
+                    case Sleep(wait_s):
+                        await self._turns.sleep(wait_s)
+                        result = None
+                    case _:
+                        assert_never(effect)
+                try:
+                    effect = steps.send(result)
+                except StopIteration:
+                    return
+        finally:
+            if holds_worker:
+                self._turns.give_back()
+            if not hold.finished:
+                self.releases.append(self.channel.send(hold.release()))
+                self.releases[-1].add_done_callback(_seen)
+            trace.end(hold.row)
+
+    async def _ask(self, ask: Ask, hold: Hold, trace: JobTrace) -> Reply:
+        on = self._on
+        begun = on.clock.monotonic()
+        with trace.asking(ask.attempt):
+            try:
+                async with asyncio.timeout(on.policy.attempt_timeout_s):
+                    outcome = await self._call(ask, hold)
+            except TimeoutError:
+                return on.timed_out(trace.attempt_ids())
+        return Reply(outcome, on.clock.monotonic() - begun, trace.attempt_ids())
+
+    async def _call(self, ask: Ask, hold: Hold) -> Returned | Raised:
+        """Call the model. Every way that can end is an outcome, but for what is meant for us."""
+        try:
+            if self._acall is not None:
+                return Returned(await self._acall(ask.payload, ask.model))
+            return await self._call_in_thread(ask, hold)
+        except asyncio.CancelledError as exc:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return Raised(exc)
+        except Exception as exc:  # noqa: BLE001 - the one place around the attempt: it becomes a verdict
+            return Raised(exc)
+
+    async def _call_in_thread(self, ask: Ask, hold: Hold) -> Returned | Raised:
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[None] = loop.create_future()
+        context = contextvars.copy_context()
+        call = self._threads.start(lambda: context.run(self._on.call_model, ask.payload, ask.model))
+        call.then(lambda _: wake(loop, over))
+        try:
+            await over
+        except asyncio.CancelledError:
+            call.then(self._on.late(hold))
+            raise
+        assert call.outcome is not None
+        if isinstance(call.outcome, Raised) and not isinstance(call.outcome.error, Exception):
+            raise call.outcome.error
+        return call.outcome
+
+
+def _seen(future: asyncio.Future[Any]) -> None:
+    """Nobody may be left to look at it, and asyncio would complain."""
+    if not future.cancelled():
+        future.exception()
+
+
+def wake(loop: asyncio.AbstractEventLoop, over: asyncio.Future[None]) -> None:
+    """From another thread: what `over` waits for has happened. A loop that has ended waits for nothing any more."""
+    try:
+        loop.call_soon_threadsafe(_set, over)
+    except RuntimeError:
+        return
+
+
+def _set(over: asyncio.Future[None]) -> None:
+    if not over.done():
+        over.set_result(None)
+
+
+def _awaitable(call_model: CallModel) -> Callable[[Any, str], Awaitable[Any]] | None:
+    """Return how the caller is awaited, or None if it is a plain function."""
+    acall = getattr(call_model, "acall", None)
+    if acall is not None:
+        return acall  # type: ignore[no-any-return]  # whatever has `acall` says what it is by that name
+    if inspect.iscoroutinefunction(call_model) or inspect.iscoroutinefunction(type(call_model).__call__):
+        return call_model
+    return None

@@ -1,0 +1,49 @@
+"""Callers and checks by name. A job remembers who calls and who checks it, and a replay finds them again."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from parked.errors import SettingsError
+from parked.running import CallModel
+
+GEMINI = "parked.gemini:Gemini"
+
+
+def caller_named(name: str, *, timeout_s: float) -> CallModel:
+    """Return the caller of that name: the Gemini adapter, made from the environment, or `module:function`.
+
+    Raises:
+        SettingsError: there is no such function, or the adapter has no credentials.
+    """
+    if name in ("", GEMINI):
+        from parked.gemini import Gemini
+
+        return Gemini(timeout_s=timeout_s)
+    return function_named(name)
+
+
+def function_named(name: str) -> Callable[..., Any]:
+    """Import `module:function`; the working folder is looked in too, as `python -m` does.
+
+    Raises:
+        SettingsError: it can't be imported, or is no function.
+    """
+    module_name, colon, path = name.partition(":")
+    if not (module_name and colon and path):
+        raise SettingsError(f"{name!r} names no function; write module:function, e.g. mypipeline.calls:call")
+    if (here := os.getcwd()) not in sys.path:  # noqa: PTH109 - sys.path holds text
+        sys.path.insert(0, here)
+    try:
+        found: Any = import_module(module_name)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except Exception as exc:
+        raise SettingsError(f"can't import {name}: {type(exc).__name__}: {exc}") from exc
+    if not callable(found):
+        raise SettingsError(f"{name} is no function but {type(found).__name__}")
+    return found  # type: ignore[no-any-return]  # checked to be callable just now

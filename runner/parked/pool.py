@@ -1,0 +1,280 @@
+"""Many jobs at once: who gets a worker, how far ahead jobs are taken on, and how a run is drained.
+
+On asyncio, also behind the sync runner: a job that waits for its backoff or at a closed gate holds no worker, and one
+place decides who goes next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from typing import Any, Final
+
+from parked.course import Hold
+from parked.driver import Driver
+from parked.errors import OwnerLost, SettingsError
+from parked.job import ANSWERED, Job, State
+from parked.ledger import operations as op
+from parked.ledger.codec import decode
+from parked.running import Running, Stopped
+from parked.telemetry import JobTrace
+
+CHUNK: Final = 256  # jobs accepted in one commit
+CLAIMS: Final = 32  # jobs claimed in one operation, at most
+STALLED_WAIT_S: Final = 0.2  # how soon to look again whether the ledger can be written
+
+
+class Workers:
+    """The right to call, for so many at a time, in the order of asking."""
+
+    def __init__(self, on: Running, concurrency: int) -> None:
+        self._on = on
+        self._free = asyncio.Semaphore(concurrency)
+        self.stopping = False
+
+    async def take(self, model: str) -> None:
+        """Wait for a worker, at a moment when the model's gate is open and the ledger takes what a call brings."""
+        on = self._on
+        while True:
+            await self.take_any()
+            wait_s = on.gates.wait_s(model, on.clock.monotonic())
+            if on.ledger.stalled:
+                wait_s = max(wait_s, STALLED_WAIT_S)
+            if wait_s == 0:
+                return
+            self.give_back()
+            await self.sleep(wait_s)
+
+    async def take_any(self) -> None:
+        """Wait for a worker, whatever it will call."""
+        await self._free.acquire()
+        if self.stopping:
+            self.give_back()
+            raise Stopped
+
+    async def take_several(self, most: int) -> int:
+        """Wait for one worker, and take what else is free. Returns how many."""
+        await self.take_any()
+        taken = 1
+        while taken < most and not self._free.locked():
+            await self._free.acquire()
+            taken += 1
+        return taken
+
+    def give_back(self) -> None:
+        self._free.release()
+
+    async def sleep(self, wait_s: float) -> None:
+        if not self.stopping:
+            await self._on.clock.asleep(wait_s)
+        if self.stopping:
+            raise Stopped
+
+
+class Pool:
+    """Runs the jobs of one source. Make it on the loop that runs it; use it once."""
+
+    def __init__(self, on: Running, *, concurrency: int, alone: bool = False) -> None:
+        if concurrency < 1:
+            raise SettingsError(f"concurrency must be a whole number from 1, got {concurrency!r}")
+        self._on = on
+        self._workers = Workers(on, concurrency)
+        self._driver = Driver(on, self._workers, alone=alone)
+        # Enough in hand to keep every worker busy while the next chunk is read and committed; no more, so that memory
+        # doesn't grow with the number of jobs.
+        self._enough = concurrency + CHUNK // 2
+        self._courses: dict[asyncio.Task[None], Hold] = {}
+        self._ended: asyncio.Queue[Hold | None] = asyncio.Queue()
+        self._changed = asyncio.Event()
+        self._feeder: asyncio.Task[None] | None = None
+        self._error: BaseException | None = None
+
+    # --- sources: what is to be run, and what is known already (as finished holds) ---
+
+    async def accepting(self, chunks: AsyncIterable[list[Job]]) -> AsyncIterator[list[Hold]]:
+        """Take jobs on, a chunk a commit.
+
+        Raises:
+            InvalidJob, JobConflict: misuse; the jobs of earlier chunks have been taken on.
+            LedgerUnavailable: nothing of this chunk was taken on.
+        """
+        on = self._on
+        async for jobs in chunks:
+            accepts = [on.accept(job) for job in jobs]
+            holds = []
+            for job, accepted in zip(jobs, await asyncio.gather(*self._driver.channel.send_many(accepts)), strict=True):
+                hold = on.hold(accepted.row, job.payload)
+                hold.finished = accepted.row.state is not State.PENDING
+                holds.append(hold)
+            self._read_answers(holds)
+            yield holds
+
+    async def claiming(self) -> AsyncIterator[list[Hold]]:
+        """Claim what the pipeline has pending, as workers come free: what earlier runs have left over."""
+        on = self._on
+        while True:
+            workers = await self._workers.take_several(CLAIMS)
+            claim = op.Claim(on.pipeline, on.ledger.owner_id, limit=workers, caller=on.caller, checker=on.checker)
+            try:
+                claimed: list[op.Started] = await self._started_here(self._driver.channel.send(claim))
+            except OwnerLost:
+                claim = claim._replace(owner_id=on.ledger.owner_id)
+                claimed = await self._started_here(self._driver.channel.send(claim))
+            for _ in range(workers - len(claimed)):
+                self._workers.give_back()
+            if not claimed:
+                return
+            holds = [on.hold(each.row, _payload(each), attempt=each.attempt) for each in claimed]
+            for hold in holds:
+                hold.claimed = True
+            yield holds
+
+    # --- running ---
+
+    async def run(self, *sources: AsyncIterable[list[Hold]]) -> AsyncGenerator[Hold, None]:
+        """Run what the sources give, one source after the other, and yield each job when it is out of our hands.
+
+        Raises:
+            Whatever a source raises, and `LedgerUnavailable`; the other jobs are drained first.
+        """
+        self._feeder = asyncio.create_task(self._feed(sources))
+        ending = asyncio.create_task(self._end())
+        while (hold := await self._ended.get()) is not None:
+            self._changed.set()
+            yield hold
+        await ending
+        if self._error is not None:
+            raise self._error
+
+    async def run_one(self, job: Job) -> Hold:
+        """Take one job on and run it. It is accepted and started in one operation, if its gate is open."""
+        on, channel = self._on, self._driver.channel
+        open_now = on.gates.wait_s(job.model, on.clock.monotonic()) == 0
+        trace = on.spans.job(on.name(job))
+        try:
+            accepted = await self._started_here(channel.send(on.accept(job, start=open_now, span=trace.ids)))
+        except OwnerLost:  # the job is on, but not started
+            accepted = await self._started_here(channel.send(on.accept(job, start=open_now, span=trace.ids)))
+        hold = on.hold(accepted.row, job.payload, attempt=accepted.attempt)
+        if hold.attempt is None and hold.row.state is not State.PENDING:
+            trace.end(hold.row)
+            return hold
+        if hold.attempt is not None:
+            await self._workers.take_any()
+        task = self._open(hold, trace)
+        try:
+            await asyncio.shield(task)
+        finally:
+            await self.close()
+        if self._error is not None:
+            raise self._error
+        return hold
+
+    def stop(self) -> None:
+        """Drain: no new attempt starts, running calls get `drain_s`, then their jobs are released."""
+        if self._workers.stopping:
+            return
+        self._halt()
+        asyncio.get_running_loop().call_later(self._on.policy.drain_s, self._cut_off)
+
+    async def close(self) -> None:
+        """End at once what still runs; its jobs are released without waiting for the ledger."""
+        self._halt()
+        self._cut_off()
+        waiting = [*self._courses, *([self._feeder] if self._feeder else [])]
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    def _read_answers(self, holds: list[Hold]) -> None:
+        """Read what was answered before, all of a chunk at once."""
+        answered = {hold.row.id: hold for hold in holds if hold.row.state in ANSWERED}
+        if answered:
+            with self._on.ledger.ask() as reader:
+                for id, body in reader.answer_bodies(tuple(answered)).items():
+                    answered[id].stored = body
+
+    async def _feed(self, sources: tuple[AsyncIterable[list[Hold]], ...]) -> None:
+        try:
+            for source in sources:
+                async for holds in source:
+                    for hold in holds:
+                        if hold.finished:
+                            self._ended.put_nowait(hold)
+                        else:
+                            self._open(hold)
+                    await self._until_open(self._enough)
+                await self._until_open(0)
+        except Stopped:
+            return
+        except Exception as exc:  # noqa: BLE001 - raised by `run`, once the others are drained
+            self._fail(exc)
+
+    async def _end(self) -> None:
+        """After the last course: see its releases committed, and tell whoever takes the results."""
+        assert self._feeder is not None
+        await asyncio.gather(self._feeder, return_exceptions=True)
+        await self._until_open(0)
+        await asyncio.gather(*self._driver.releases, return_exceptions=True)
+        self._ended.put_nowait(None)
+
+    def _open(self, hold: Hold, trace: JobTrace | None = None) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._course(hold, trace))
+        self._courses[task] = hold
+        task.add_done_callback(self._over)
+        return task
+
+    async def _course(self, hold: Hold, trace: JobTrace | None) -> None:
+        try:
+            await self._driver.drive(hold, trace)
+        except (Stopped, asyncio.CancelledError):
+            state = State.PENDING if hold.replay_id is None else State.PARKED
+            hold.row = hold.row._replace(state=state)
+        except BaseException as exc:  # noqa: BLE001 - also SystemExit, which would end the loop under the others
+            self._fail(exc)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._ended.put_nowait(self._courses.pop(task))
+        self._changed.set()
+
+    def _fail(self, error: BaseException) -> None:
+        self._error = self._error or error
+        self.stop()
+
+    def _halt(self) -> None:
+        self._workers.stopping = True
+        if self._feeder is not None:
+            self._feeder.cancel()
+        for task, hold in self._courses.items():
+            if hold.attempt is None:  # waits for its turn or its backoff
+                task.cancel()
+
+    def _cut_off(self) -> None:
+        for task in self._courses:
+            task.cancel()
+
+    async def _started_here(self, future: asyncio.Future[Any]) -> Any:
+        """Wait for an operation that starts jobs; if nobody waits any more, they are handed back once it is done."""
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(self._hand_back)
+            raise
+
+    def _hand_back(self, future: asyncio.Future[Any]) -> None:
+        """Nobody waits for these jobs any more; what was started for us is released."""
+        if future.cancelled() or future.exception() is not None:
+            return
+        result = future.result()
+        for each in result if isinstance(result, list) else [result]:
+            if each.attempt is not None:
+                self._on.ledger.submit(op.Release(each.row.id, self._on.ledger.owner_id, attempt=each.attempt))
+
+    async def _until_open(self, most: int) -> None:
+        """Wait until at most so many jobs are in hand: under way, or not taken by whoever takes the results."""
+        while len(self._courses) + self._ended.qsize() > most:
+            self._changed.clear()
+            await self._changed.wait()
+
+
+def _payload(started: op.Started) -> Any:
+    assert started.payload is not None  # a claim always brings it
+    return decode(started.payload)

@@ -1,0 +1,185 @@
+"""The sync driver: runs courses in the caller's thread, and many of them through the pool."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, assert_never
+
+from parked.calls import Call, call_threads
+from parked.course import Ask, Effect, Hold, Raised, Record, Reply, Sleep, Turn, course
+from parked.errors import OwnerLost, ParkedError
+from parked.job import Job, Outcome, State
+from parked.ledger import operations as op
+from parked.running import BaseRunner, Running, Stopped
+from parked.telemetry import JobTrace
+
+if TYPE_CHECKING:
+    from parked.aio import PoolThread
+
+STALLED_WAIT_S = 0.2  # how soon to look again whether the ledger can be written
+_NEVER_OURS = (KeyboardInterrupt, SystemExit, GeneratorExit)
+
+
+class SyncDriver:
+    """Does what courses ask for, in the thread that asks."""
+
+    def __init__(self, on: Running) -> None:
+        self.stopping = threading.Event()
+        self._on = on
+        self._rules = on.rules(alone=True)
+        self._threads = call_threads()
+        self._calls: set[Call] = set()
+
+    def stop(self) -> None:
+        self.stopping.set()
+        timer = threading.Timer(self._on.policy.drain_s, self._cut_off)
+        timer.daemon = True
+        timer.start()
+
+    def drive(self, hold: Hold, trace: JobTrace) -> None:
+        """Do what a course asks for. Whatever ends it early, the job is handed back without waiting."""
+        steps = course(hold, self._rules, span=trace.ids)
+        try:
+            effect = next(steps)
+            while True:
+                effect = steps.send(self._perform(effect, hold, trace))
+        except StopIteration:
+            return
+        finally:
+            if not hold.finished:
+                self._on.ledger.submit(hold.release())
+            trace.end(hold.row)
+
+    def _perform(self, effect: Effect, hold: Hold, trace: JobTrace) -> Any:
+        match effect:
+            case Record(operation):
+                try:
+                    result = self._on.ledger.record(operation)
+                except OwnerLost:
+                    result = self._on.ledger.record(self._on.renewed(hold, operation))
+                trace.recorded(operation, hold.judged.finish_reasons if hold.judged else ())
+                return result
+            case Turn(model):
+                return self._turn(model)
+            case Ask():
+                return self._ask(effect, hold, trace)
+            case Sleep(wait_s):
+                return self._sleep(wait_s)
+            case _:
+                assert_never(effect)
+
+    def _turn(self, model: str) -> None:
+        on = self._on
+        while True:
+            wait_s = on.gates.wait_s(model, on.clock.monotonic())
+            if on.ledger.stalled:
+                wait_s = max(wait_s, STALLED_WAIT_S)
+            if wait_s == 0 and not self.stopping.is_set():
+                return
+            self._sleep(wait_s)
+
+    def _sleep(self, wait_s: float) -> None:
+        self._on.clock.sleep(wait_s, self.stopping)
+        if self.stopping.is_set():
+            raise Stopped
+
+    def _ask(self, ask: Ask, hold: Hold, trace: JobTrace) -> Reply:
+        on = self._on
+        begun = on.clock.monotonic()
+        with trace.asking(ask.attempt):
+            context = contextvars.copy_context()
+            call = self._threads.start(lambda: context.run(on.call_model, ask.payload, ask.model))
+            self._calls.add(call)
+            try:
+                in_time = call.wait(on.policy.attempt_timeout_s)
+            except BaseException as exc:  # noqa: BLE001 - Ctrl-C reaches us here; it is raised again below
+                call.interrupt(exc)
+            finally:
+                self._calls.discard(call)
+        if call.interrupted is not None:
+            call.then(on.late(hold))
+            raise call.interrupted
+        if not in_time:
+            call.then(on.late(hold))
+            return on.timed_out(trace.attempt_ids())
+        assert call.outcome is not None
+        if isinstance(call.outcome, Raised) and isinstance(call.outcome.error, _NEVER_OURS):
+            raise call.outcome.error
+        return Reply(call.outcome, on.clock.monotonic() - begun, trace.attempt_ids())
+
+    def _cut_off(self) -> None:
+        for call in tuple(self._calls):
+            call.interrupt(Stopped())
+
+
+class Runner(BaseRunner):
+    """Runs jobs: each is committed before its first call, retried by the policy, and ends answered or parked."""
+
+    def _set_up(self) -> None:
+        self._driver = SyncDriver(self._on)
+        self._pools: set[PoolThread] = set()
+
+    def run(self, job: Job) -> Outcome:
+        """Run one job to its end. A job that is known already is not called again; its outcome is given back.
+
+        Raises:
+            InvalidJob, JobConflict: misuse; nothing was taken on.
+            LedgerUnavailable: the ledger can't be written; nothing was taken on.
+        """
+        if self._driver.stopping.is_set():
+            raise ParkedError("this runner was stopped; make another to go on")
+        on = self._on
+        open_now = on.gates.wait_s(job.model, on.clock.monotonic()) == 0
+        trace = on.spans.job(on.name(job))
+        try:
+            accepted = self._accept(on.accept(job, start=open_now, span=trace.ids))
+        except OwnerLost:  # the job is on, but not started
+            accepted = self._accept(on.accept(job, start=open_now, span=trace.ids))
+        hold = on.hold(accepted.row, job.payload, attempt=accepted.attempt)
+        if accepted.attempt is None and accepted.row.state is not State.PENDING:
+            hold.finished = True
+            trace.end(hold.row)
+            return on.outcome(hold)
+        try:
+            self._driver.drive(hold, trace)
+        except Stopped:
+            hold.row = hold.row._replace(state=State.PENDING)
+        return on.outcome(hold)
+
+    def run_many(self, jobs: Iterable[Job], *, concurrency: int = 32) -> Iterator[Outcome]:
+        """Run many jobs, `concurrency` calls at a time, and yield outcomes as they come.
+
+        Raises what `run` raises. Jobs that are under way then are released.
+        """
+        from parked.aio import PoolThread
+
+        pool = PoolThread(self._on, jobs, concurrency=concurrency)
+        self._pools.add(pool)
+        try:
+            yield from pool
+        finally:
+            self._pools.discard(pool)
+            pool.close()
+
+    def stop(self) -> None:
+        """Drain: no new attempt starts, running calls get `drain_s`, then their jobs are released. Safe anywhere."""
+        self._driver.stop()
+        for pool in tuple(self._pools):
+            pool.stop()
+
+    def _accept(self, operation: op.Accept) -> op.Accepted:
+        """Take a job on; an interrupt meanwhile doesn't leave it running."""
+        ticket = self._on.ledger.submit(operation)
+        accepted: op.Accepted
+        try:
+            accepted = ticket.wait()
+        except BaseException:
+            if ticket.error is None:  # interrupted while waiting, not refused
+                accepted = ticket.wait()
+                if accepted.attempt is not None and operation.start_for is not None:
+                    release = op.Release(accepted.row.id, operation.start_for, attempt=accepted.attempt)
+                    self._on.ledger.submit(release)
+            raise
+        return accepted

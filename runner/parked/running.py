@@ -1,0 +1,226 @@
+"""What a runner works with, shared by both drivers, the pool and replays: everything of a run that isn't waiting."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, assert_never
+
+from parked.calls import Call
+from parked.check import Check, checked
+from parked.course import Hold, Raised, Reply, Returned, Rules
+from parked.delay import next_pacific_midnight
+from parked.gate import Gates
+from parked.job import ANSWERED, Job, Outcome, check_name
+from parked.judge import Judged, judge_answer, judge_exception, request_facts, text_of
+from parked.ledger import Ledger
+from parked.ledger import operations as op
+from parked.ledger.codec import decode, encode, encode_answer, identity
+from parked.ledger.operations import NO_SPAN, JobRow, SpanIds
+from parked.policy import Policy, decide, is_strike
+from parked.telemetry import Destination, JobName, JobTrace, Spans
+from parked.timing import Clock, SystemClock
+
+
+class CallModel(Protocol):
+    """Whatever calls a model: `(payload, model) -> answer`; or one with `acall`, the same to be awaited."""
+
+    def __call__(self, payload: Any, model: str, /) -> Any: ...
+
+
+class Stopped(BaseException):
+    """The runner was stopped while this course waited. Its job goes back to the ledger; nobody outside sees this."""
+
+
+@dataclass
+class Running:
+    """A ledger, a caller, and the rules by which jobs are run with them."""
+
+    ledger: Ledger
+    call_model: CallModel
+    pipeline: str = "default"
+    batch: str = ""
+    policy: Policy = field(default_factory=Policy)
+    check: Check | None = None
+    caller: str = ""  # by name; empty: as the function calls itself
+    checker: str = ""
+    clock: Clock = field(default_factory=SystemClock)
+    spans: Spans = field(default_factory=Spans)
+    gates: Gates = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.caller = self.caller or name_of(self.call_model)
+        self.checker = self.checker or (name_of(self.check) if self.check else "")
+        self.gates = Gates(longest_s=self.policy.max_wait_s)
+        describe = getattr(self.call_model, "destination", None)
+        if describe is not None:
+            self.spans.destination = Destination(*describe())
+
+    # --- taking on ---
+
+    def accept(self, job: Job, *, start: bool = False, span: SpanIds = NO_SPAN) -> op.Accept:
+        """The operation that takes a job on.
+
+        Raises:
+            InvalidJob: its payload is no JSON value, or one that the caller refuses.
+        """
+        check_payload = getattr(self.call_model, "check_payload", None)
+        if check_payload is not None:
+            check_payload(job.payload)
+        return op.Accept(
+            self.pipeline,
+            self.batch,
+            job.job_id,
+            job.model,
+            encode(job.payload),
+            identity(job.payload),
+            caller=self.caller,
+            checker=self.checker,
+            start_for=self.ledger.owner_id if start else None,
+            span=span,
+        )
+
+    def hold(self, row: JobRow, payload: Any, *, attempt: int | None = None, replay_id: int | None = None) -> Hold:
+        return Hold(row, payload, self.ledger.owner_id, replay_id=replay_id, attempt=attempt)
+
+    def name(self, job: Job) -> JobName:
+        return JobName(self.pipeline, self.batch, job.job_id, job.model)
+
+    def trace(self, hold: Hold) -> JobTrace:
+        row = hold.row
+        name = JobName(row.pipeline, row.batch, row.job_id, row.model)
+        return self.spans.job(name, replay_id=hold.replay_id, parked_by=SpanIds(row.trace_id, row.span_id))
+
+    # --- deciding ---
+
+    def rules(self, *, alone: bool) -> Rules:
+        return Rules(
+            judge=self.judge,
+            heed=lambda model, verdict: self.gates.heed(model, verdict, now=self.clock.monotonic()),
+            strikes=lambda verdict: is_strike(verdict, alone=alone),
+            decide=lambda standing, verdict: decide(
+                standing,
+                verdict,
+                policy=self.policy,
+                jitter=random.random(),
+                day_left_s=next_pacific_midnight(self.clock.time()) - self.clock.time(),
+            ),
+        )
+
+    def judge(self, payload: Any, reply: Reply) -> Judged:
+        match reply.outcome:
+            case Raised(error):
+                return judge_exception(error)
+            case Returned(value):
+                judged = judge_answer(value, request=request_facts(payload))
+            case _:
+                assert_never(reply.outcome)
+        if self.check is None or not judged.verdict.ok:
+            return judged
+        return checked(self.check, judged)
+
+    # --- ending ---
+
+    def renewed(self, hold: Hold, start: op.Operation) -> op.Operation:
+        """A start that was refused because this process was declared lost, under its new owner id."""
+        assert isinstance(start, op.Start)
+        hold.owner_id = self.ledger.owner_id
+        return start._replace(owner_id=hold.owner_id)
+
+    def timed_out(self, span: SpanIds) -> Reply:
+        """The reply of an attempt whose deadline passed."""
+        timeout_s = self.policy.attempt_timeout_s
+        return Reply(Raised(TimeoutError(f"no answer within {timeout_s:g} s")), timeout_s, span)
+
+    def late(self, hold: Hold) -> Callable[[Call], None]:
+        """What to do with a call that was given up, should it still end: an answer that was paid for is kept."""
+        job_id, owner_id, attempt, payload = hold.row.id, hold.owner_id, hold.attempt, hold.payload
+        assert attempt is not None
+
+        def keep(call: Call) -> None:
+            if not isinstance(call.outcome, Returned):
+                return
+            judged = self.judge(payload, Reply(call.outcome, duration_s=0.0))
+            if judged.verdict.ok:
+                closing = op.Closing(
+                    rule=judged.verdict.rule,
+                    tokens_in=judged.usage.tokens_in,
+                    tokens_out=judged.usage.tokens_out,
+                    response_id=judged.response_id,
+                )
+                self.ledger.submit(op.Answer(job_id, owner_id, attempt, encode_answer(judged.answer), closing))
+
+        return keep
+
+    def outcome(self, hold: Hold) -> Outcome:
+        """How a job stands, for whoever handed it in."""
+        row, answer = hold.row, None
+        if row.state in ANSWERED:
+            answer = self.answer(hold)
+        return Outcome(
+            job_id=row.job_id,
+            state=row.state,
+            answer=answer,
+            text=text_of(answer) if answer is not None else None,
+            verdict=hold.verdict,
+            attempts=row.calls,
+            error_class=row.error_class,
+        )
+
+    def answer(self, hold: Hold) -> Any:
+        """The answer of a job that has one: the one just brought, or the stored one."""
+        if hold.called and hold.judged is not None and hold.judged.verdict.ok:
+            return hold.judged.answer
+        if hold.stored is not None:
+            return decode(hold.stored)
+        with self.ledger.ask() as reader:
+            stored = reader.answer(hold.row.id)
+        return decode(stored.body) if stored else None
+
+
+class BaseRunner:
+    """What `Runner` and `AsyncRunner` are made with.
+
+    `call_model` is any `(payload, model) -> answer`, or `parked.Gemini(client)`. `check` judges an answer that is
+    otherwise a success: it may raise, or return False or a text that says what is wrong.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        call_model: CallModel,
+        *,
+        pipeline: str = "default",
+        batch: str = "",
+        policy: Policy | None = None,
+        check: Check | None = None,
+        clock: Clock | None = None,
+        spans: Spans | None = None,
+    ) -> None:
+        check_name("pipeline", pipeline)
+        check_name("batch", batch, empty=True)
+        self._on = Running(
+            ledger,
+            call_model,
+            pipeline=pipeline,
+            batch=batch,
+            policy=policy or Policy(),
+            check=check,
+            clock=clock or SystemClock(),
+            spans=spans or Spans(),
+        )
+        self._set_up()
+
+    def _set_up(self) -> None:
+        """What a kind of runner keeps besides."""
+        raise NotImplementedError
+
+
+def name_of(function: object) -> str:
+    """Return `module:function`, by which a job remembers who calls and who checks."""
+    named = getattr(function, "name", None)
+    if isinstance(named, str):
+        return named
+    target = function if hasattr(function, "__qualname__") else type(function)
+    return f"{getattr(target, '__module__', '')}:{getattr(target, '__qualname__', '')}"

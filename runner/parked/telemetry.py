@@ -1,0 +1,248 @@
+"""Every name of a span and key of an attribute, and the spans of one course.
+
+Names of the GenAI semantic conventions where they exist, else `parked.*`. The library uses OpenTelemetry's API alone
+and needs no SDK. Telemetry never fails or delays a job: what an exporter or a processor raises here is dropped.
+No prompt, answer or message goes into a span.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, Final, NamedTuple, ParamSpec
+
+from opentelemetry import context, trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span, SpanKind, StatusCode, TracerProvider
+
+from parked.job import ANSWERED, State
+from parked.ledger import operations as op
+from parked.ledger.operations import NO_SPAN, SpanIds
+from parked.version import __version__
+
+JOB_SPAN: Final = "parked.job"
+OPERATION: Final = "generate_content"
+
+JOB_ID: Final = "parked.job.id"
+PIPELINE: Final = "parked.pipeline"
+BATCH: Final = "parked.batch"
+STATE: Final = "parked.state"
+ATTEMPT: Final = "parked.attempt"
+ATTEMPTS: Final = "parked.attempts"
+TOKENS_IN: Final = "parked.tokens.input"
+TOKENS_OUT: Final = "parked.tokens.output"
+FAILURE_KIND: Final = "parked.failure.kind"
+FAILURE_REASON: Final = "parked.failure.reason"
+FAILURE_SCOPE: Final = "parked.failure.scope"
+FAILURE_RULE: Final = "parked.failure.rule"
+FAILURE_FINGERPRINT: Final = "parked.failure.fingerprint"
+QUOTA_ID: Final = "parked.failure.quota_id"
+ERROR_CLASS: Final = "parked.error_class"
+RETRY_DELAY_S: Final = "parked.retry.delay_s"
+REPLAY_ID: Final = "parked.replay.id"
+
+ERROR_TYPE: Final = "error.type"
+STATUS_CODE: Final = "http.response.status_code"
+SERVER_ADDRESS: Final = "server.address"
+SERVER_PORT: Final = "server.port"
+GEN_AI_OPERATION: Final = "gen_ai.operation.name"
+GEN_AI_PROVIDER: Final = "gen_ai.provider.name"
+GEN_AI_MODEL: Final = "gen_ai.request.model"
+GEN_AI_RESPONSE_ID: Final = "gen_ai.response.id"
+GEN_AI_FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+GEN_AI_TOKENS_IN: Final = "gen_ai.usage.input_tokens"
+GEN_AI_TOKENS_OUT: Final = "gen_ai.usage.output_tokens"
+
+_P = ParamSpec("_P")
+
+
+def _harmless(method: Callable[_P, None]) -> Callable[_P, None]:
+    """A processor or exporter of the user's may raise anything; no job may fail for it."""
+
+    @wraps(method)
+    def guarded(*args: _P.args, **kwargs: _P.kwargs) -> None:
+        with suppress(Exception):
+            method(*args, **kwargs)
+
+    return guarded
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where the calls go; attributes of every attempt's span."""
+
+    provider: str = ""  # `gcp.gemini`, `gcp.vertex_ai`; empty where a caller of one's own is used
+    address: str = ""
+    port: int | None = None
+
+    def attributes(self) -> dict[str, str | int]:
+        named = {GEN_AI_PROVIDER: self.provider, SERVER_ADDRESS: self.address, SERVER_PORT: self.port}
+        return {key: value for key, value in named.items() if value}
+
+
+@dataclass
+class Spans:
+    """Starts the spans of one runner's courses."""
+
+    destination: Destination = field(default_factory=Destination)
+    provider: TracerProvider | None = None  # None: the global one, whenever it is set
+    tracer: trace.Tracer = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.tracer = trace.get_tracer("parked", __version__, self.provider)
+
+    def job(self, name: JobName, *, replay_id: int | None = None, parked_by: SpanIds = NO_SPAN) -> JobTrace:
+        """The trace of one course. A replay's is a new one, linked to the span that parked the job."""
+        return JobTrace(self, name, replay_id, parked_by)
+
+
+class JobName(NamedTuple):
+    pipeline: str
+    batch: str
+    job_id: str
+    model: str
+
+
+class JobTrace:
+    """The span of one job's course, and below it one for each attempt."""
+
+    __slots__ = ("_attempt", "_ended_ns", "_job", "_name", "_spans", "_tokens_in", "_tokens_out", "ids")
+
+    def __init__(self, spans: Spans, name: JobName, replay_id: int | None, parked_by: SpanIds) -> None:
+        self._spans, self._name = spans, name
+        self._job: Span = trace.INVALID_SPAN
+        self._attempt: Span | None = None
+        self._ended_ns = 0
+        self._tokens_in = self._tokens_out = 0
+        self.ids = NO_SPAN  # of the job's span, where it is sampled
+        self._begin(replay_id, parked_by)
+
+    @_harmless
+    def _begin(self, replay_id: int | None, parked_by: SpanIds) -> None:
+        name = self._name
+        attributes: dict[str, str | int] = {JOB_ID: name.job_id, PIPELINE: name.pipeline, GEN_AI_MODEL: name.model}
+        if name.batch:
+            attributes[BATCH] = name.batch
+        parent: Context | None = None
+        links: tuple[Link, ...] = ()
+        if replay_id is not None:
+            attributes[REPLAY_ID] = replay_id
+            parent, links = trace.set_span_in_context(trace.INVALID_SPAN), _links(parked_by)
+        self._job = self._spans.tracer.start_span(JOB_SPAN, parent, SpanKind.INTERNAL, attributes, links)
+        self.ids = _ids(self._job)
+
+    @contextmanager
+    def asking(self, attempt: int) -> Iterator[None]:
+        """The attempt's span, current inside; it is ended once the ledger has what became of it (`recorded`)."""
+        self._attempt = trace.INVALID_SPAN
+        self._open(attempt)
+        token = context.attach(trace.set_span_in_context(self._attempt))
+        try:
+            yield
+        finally:
+            context.detach(token)
+            self._ended_ns = time.time_ns()
+
+    def attempt_ids(self) -> SpanIds:
+        return NO_SPAN if self._attempt is None else _ids(self._attempt)
+
+    @_harmless
+    def _open(self, attempt: int) -> None:
+        name = self._name
+        self._attempt = self._spans.tracer.start_span(
+            f"{OPERATION} {name.model}",
+            trace.set_span_in_context(self._job),
+            SpanKind.CLIENT,
+            {
+                GEN_AI_OPERATION: OPERATION,
+                GEN_AI_MODEL: name.model,
+                JOB_ID: name.job_id,
+                PIPELINE: name.pipeline,
+                ATTEMPT: attempt,
+                **self._spans.destination.attributes(),
+            },
+        )
+
+    @_harmless
+    def recorded(self, operation: op.Operation, finish_reasons: tuple[str, ...]) -> None:
+        """End the attempt's span with what the ledger was told."""
+        span = self._attempt
+        if span is None or not isinstance(operation, (op.Answer, op.Retried, op.Park)):
+            return
+        self._attempt = None
+        closing = operation.closing
+        self._tokens_in += closing.tokens_in or 0
+        self._tokens_out += closing.tokens_out or 0
+        if span.is_recording():
+            span.set_attributes(_attempt_attributes(operation, finish_reasons))
+            if closing.kind is not None:
+                span.set_status(StatusCode.ERROR)
+        span.end(self._ended_ns)
+
+    @_harmless
+    def end(self, row: op.JobRow) -> None:
+        """End the job's span; an attempt that is still open was interrupted."""
+        if self._attempt is not None:
+            self._attempt.set_attribute(ERROR_TYPE, "interrupted")
+            self._attempt.set_status(StatusCode.ERROR)
+            self._attempt.end()
+        if self._job.is_recording():
+            self._job.set_attributes(
+                {
+                    STATE: row.state,
+                    ATTEMPTS: row.calls,
+                    TOKENS_IN: self._tokens_in,
+                    TOKENS_OUT: self._tokens_out,
+                    **({ERROR_CLASS: row.error_class} if row.state is State.PARKED and row.error_class else {}),
+                }
+            )
+            if row.state not in ANSWERED:
+                self._job.set_status(StatusCode.ERROR)
+        self._job.end()
+
+
+def _attempt_attributes(operation: op.Answer | op.Retried | op.Park, finish_reasons: tuple[str, ...]) -> dict[str, Any]:
+    closing = operation.closing
+    named: dict[str, Any] = {
+        GEN_AI_RESPONSE_ID: closing.response_id,
+        GEN_AI_FINISH_REASONS: finish_reasons or None,
+        GEN_AI_TOKENS_IN: closing.tokens_in,
+        GEN_AI_TOKENS_OUT: closing.tokens_out,
+        STATUS_CODE: closing.status,
+    }
+    if closing.kind is not None:
+        named |= {
+            ERROR_TYPE: str(closing.status or closing.reason),
+            FAILURE_KIND: closing.kind,
+            FAILURE_REASON: closing.reason,
+            FAILURE_SCOPE: closing.scope,
+            FAILURE_RULE: closing.rule,
+            FAILURE_FINGERPRINT: closing.fingerprint,
+            QUOTA_ID: closing.quota_id,
+            ERROR_CLASS: operation.error_class if isinstance(operation, op.Park) else None,
+            RETRY_DELAY_S: operation.wait_s if isinstance(operation, op.Retried) else None,
+        }
+    return {key: value for key, value in named.items() if value is not None}
+
+
+def _ids(span: Span) -> SpanIds:
+    """The ids of a sampled span: others are of no use to whoever looks for them."""
+    at = span.get_span_context()
+    if not at.is_valid or not at.trace_flags.sampled:
+        return NO_SPAN
+    return SpanIds(trace.format_trace_id(at.trace_id), trace.format_span_id(at.span_id))
+
+
+def _links(parked_by: SpanIds) -> tuple[Link, ...]:
+    if not parked_by.trace_id or not parked_by.span_id:
+        return ()
+    at = trace.SpanContext(
+        int(parked_by.trace_id, 16),
+        int(parked_by.span_id, 16),
+        is_remote=True,
+        trace_flags=trace.TraceFlags(trace.TraceFlags.SAMPLED),
+    )
+    return (Link(at),)

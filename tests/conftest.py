@@ -1,0 +1,128 @@
+"""What many tests need: a clock that never waits, a real ledger, the simulator, a clean environment."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google import genai
+from google.genai import types
+
+from parked.gemini import Gemini
+from parked.job import State
+from parked.ledger import Ledger, open_ledger
+from parked.ledger.operations import SetMark
+from parked.ledger.store import AttemptRow
+from parked.simulator import Simulator
+
+
+class ManualClock:
+    """Time that passes only by being slept through; each sleep is kept."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+        self.slept_s: list[float] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, wait_s: float, stop: threading.Event) -> None:
+        self._pass(wait_s)
+
+    async def asleep(self, wait_s: float) -> None:
+        self._pass(wait_s)
+        await asyncio.sleep(0)
+
+    def _pass(self, wait_s: float) -> None:
+        self.slept_s.append(round(wait_s, 3))
+        self.now += wait_s
+
+
+def settle(ledger: Ledger) -> None:
+    """Wait until everything that was handed to the ledger so far is committed."""
+    ledger.record(SetMark("settled", True))
+
+
+@pytest.fixture
+def states(ledger: Ledger) -> Callable[[], dict[State, int]]:
+    """Returns a function that counts the jobs by state, and checks that the ledger's law holds."""
+
+    def count() -> dict[State, int]:
+        settle(ledger)
+        with ledger.ask() as reader:
+            assert reader.imbalances(thorough=True) == []
+            return {state: jobs for (_, state), jobs in reader.states().items()}
+
+    return count
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test sees the settings, keys or exporters of whoever runs it."""
+    for name in list(os.environ):
+        if name.startswith(("PARKED_", "OTEL_", "GEMINI_", "GOOGLE_")):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with open_ledger(f"sqlite:///{tmp_path}/parked.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def simulator() -> Iterator[Simulator]:
+    with Simulator() as running:
+        yield running
+
+
+@pytest.fixture
+def gemini(simulator: Simulator) -> Iterator[Gemini]:
+    """The real adapter over the real SDK, pointed at the simulator."""
+    client = genai.Client(api_key="k", http_options=types.HttpOptions(base_url=simulator.url))
+    yield Gemini(client)
+    client.close()
+
+
+@pytest.fixture
+def scripted() -> Callable[..., Callable[[Any, str], Any]]:
+    """Returns a function that makes a caller which gives these outcomes in their order; exceptions are raised."""
+
+    def make(*outcomes: Any) -> Callable[[Any, str], Any]:
+        waiting = iter(outcomes)
+
+        def call(payload: Any, model: str) -> Any:
+            outcome = next(waiting)
+            if isinstance(outcome, BaseException):
+                raise outcome
+            return outcome
+
+        return call
+
+    return make
+
+
+@pytest.fixture
+def attempts(ledger: Ledger) -> Callable[[str], list[AttemptRow]]:
+    """Returns a function that reads the attempts of a job."""
+
+    def read(job_id: str) -> list[AttemptRow]:
+        settle(ledger)
+        with ledger.ask() as reader:
+            (row,) = reader.jobs_by_key(job_id, pipeline=None, batch=None)
+            return reader.attempts(row.id)
+
+    return read

@@ -1,0 +1,72 @@
+"""When a model may be called, with a clock of plain numbers."""
+
+import pytest
+
+from parked.gate import UNNAMED_DELAY_S, Gates, closing_s
+from parked.verdict import MEANINGS, Reason, Scope, Verdict
+
+LONGEST_S = 120.0
+
+
+def refused(
+    reason: Reason = Reason.RATE_LIMITED,
+    *,
+    retry_after_s: float | None = None,
+    quota_id: str | None = None,
+    scope: Scope | None = None,
+) -> Verdict:
+    meaning = MEANINGS[reason]
+    return Verdict(False, "test", meaning.kind, reason, scope or meaning.scope, retry_after_s, quota_id=quota_id)
+
+
+@pytest.fixture
+def gates() -> Gates:
+    return Gates(longest_s=LONGEST_S)
+
+
+def test_a_gate_is_open_until_something_closes_it(gates):
+    assert gates.wait_s("m", now=0.0) == 0.0
+
+
+def test_a_rate_limit_closes_its_model_for_as_long_as_the_server_asks(gates):
+    gates.heed("m", refused(retry_after_s=34.0), now=100.0)
+
+    assert gates.wait_s("m", now=100.0) == 34.0
+    assert gates.wait_s("m", now=133.0) == 1.0
+    assert gates.wait_s("m", now=134.0) == 0.0
+    assert gates.wait_s("another", now=100.0) == 0.0
+
+
+def test_a_limit_of_the_project_closes_every_model(gates):
+    gates.heed("m", refused(retry_after_s=5.0, scope=Scope.PROJECT), now=0.0)
+
+    assert gates.wait_s("another", now=1.0) == 4.0
+
+
+def test_a_shorter_delay_does_not_reopen_a_gate(gates):
+    gates.heed("m", refused(retry_after_s=30.0), now=0.0)
+    gates.heed("m", refused(retry_after_s=1.0), now=10.0)
+
+    assert gates.wait_s("m", now=12.0) == 18.0
+
+
+def test_a_quota_without_a_delay_closes_for_a_moment():
+    assert closing_s(refused(quota_id="PerMinute")) == UNNAMED_DELAY_S
+
+
+def test_a_bare_429_only_makes_its_own_job_wait():
+    assert closing_s(refused()) is None
+
+
+def test_a_delay_that_nobody_waits_for_closes_nothing(gates):
+    gates.heed("m", refused(retry_after_s=LONGEST_S + 1), now=0.0)
+
+    assert gates.wait_s("m", now=0.0) == 0.0
+
+
+def test_a_jobs_own_fault_closes_nothing():
+    assert closing_s(refused(Reason.SERVER_ERROR, retry_after_s=9.0)) is None
+
+
+def test_an_overloaded_model_that_names_a_delay_is_left_alone_for_it():
+    assert closing_s(refused(Reason.OVERLOADED, retry_after_s=9.0)) == 9.0

@@ -1,0 +1,239 @@
+"""The sync runner over a real ledger, with callers of one's own and with Gemini over HTTP."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import parked
+from parked.job import State
+from parked.ledger.store import Filters
+from parked.simulator import replies as reply
+from parked.verdict import Reason
+
+JOB = parked.Job("a-1", model="m", payload={"contents": "What is six times seven?"})
+
+
+@pytest.fixture
+def runner(ledger, clock):
+    """Returns a function that makes a runner for a caller."""
+
+    def make(call_model, **options):
+        return parked.Runner(ledger, call_model, clock=clock, **options)
+
+    return make
+
+
+def test_an_answered_job_gives_its_answer_back(runner, gemini, simulator):
+    simulator.will_answer(reply.text("42"))
+
+    outcome = runner(gemini).run(JOB)
+
+    assert (outcome.state, outcome.text, outcome.attempts) == (State.SUCCEEDED, "42", 1)
+    assert outcome.answer["candidates"][0]["finishReason"] == "STOP"
+    assert outcome.verdict.ok
+
+
+def test_a_rate_limited_job_waits_as_long_as_the_api_asks(runner, gemini, simulator, clock):
+    simulator.will_answer(reply.rate_limited(retry_delay_s=34), reply.text("42"))
+
+    outcome = runner(gemini).run(JOB)
+
+    assert outcome.state is State.SUCCEEDED
+    assert clock.slept_s == [34.0]
+    assert simulator.bodies[0] == simulator.bodies[1]
+
+
+def test_a_job_that_stays_overloaded_is_parked_with_its_whole_history(
+    runner, gemini, simulator, clock, ledger, attempts
+):
+    simulator.answers(lambda request: reply.overloaded())
+
+    outcome = runner(gemini).run(JOB)
+
+    assert (outcome.state, outcome.error_class, outcome.attempts) == (State.PARKED, "exhausted:503", 4)
+    assert outcome.answer is None
+    assert [int(wait) for wait in clock.slept_s] == [2, 4, 8]
+    assert [(a.number, a.reason, a.status, a.strike) for a in attempts("a-1")] == [
+        (n, "overloaded", 503, True) for n in (1, 2, 3, 4)
+    ]
+
+
+def test_a_permanent_failure_costs_one_call(runner, gemini, simulator):
+    simulator.answers(lambda request: reply.invalid_request())
+
+    outcome = runner(gemini).run(JOB)
+
+    assert (outcome.error_class, outcome.attempts) == ("permanent:400", 1)
+    assert len(simulator.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("empty", "error_class"),
+    [
+        (reply.no_candidates(), "exhausted:empty_answer"),
+        (reply.thoughts_only(), "exhausted:empty_answer"),
+        (reply.null_body(), "exhausted:empty_answer"),
+        (reply.blocked_prompt("SAFETY"), "permanent:prompt_blocked"),
+        (reply.stopped("MAX_TOKENS", text="This secur"), "permanent:answer_truncated"),
+        (reply.error_under_200(), "exhausted:503"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_an_http_200_without_an_answer_is_a_failure(runner, gemini, simulator, empty, error_class):
+    simulator.answers(lambda request: empty)
+
+    assert runner(gemini).run(JOB).error_class == error_class
+
+
+def test_a_job_is_on_disk_before_its_first_call(ledger, runner):
+    seen = []
+
+    def call(payload, model):
+        with ledger.ask() as reader:
+            (row,) = reader.jobs(Filters(), states=list(State))
+            seen.append((row.state, [attempt.ended_at for attempt in reader.attempts(row.id)]))
+        return "42"
+
+    runner(call).run(JOB)
+
+    assert seen == [(State.RUNNING, [None])]
+
+
+def test_any_exception_is_an_outcome(runner, scripted):
+    outcome = runner(scripted(*[KeyError("candidates")] * 2)).run(JOB)
+
+    assert (outcome.state, outcome.error_class) == (State.PARKED, "exhausted:unclassified")
+
+
+def test_an_answered_job_is_not_called_again(runner, scripted):
+    first = runner(scripted({"sum": 42})).run(JOB)
+
+    again = runner(scripted()).run(JOB)
+
+    assert again == first.__class__(**{**_fields(first), "verdict": None})
+    assert again.answer == {"sum": 42}
+
+
+def test_a_parked_job_stays_parked_for_a_run(runner, scripted):
+    runner(scripted(parked.ApiError(400, "no"))).run(JOB)
+
+    again = runner(scripted()).run(JOB)
+
+    assert (again.state, again.attempts) == (State.PARKED, 1)
+
+
+def test_a_known_id_with_another_payload_is_refused(runner, scripted):
+    runner(scripted("42")).run(JOB)
+
+    with pytest.raises(parked.JobConflict, match="a-1"):
+        runner(scripted()).run(parked.Job("a-1", model="m", payload="another"))
+
+
+@pytest.mark.parametrize("payload", [{1: "a"}, float("nan"), object(), {"contents": "x", "http_options": {}}], ids=repr)
+def test_a_payload_that_cant_be_kept_or_sent_is_refused_before_it_is_accepted(ledger, runner, gemini, payload):
+    with pytest.raises(parked.InvalidJob):
+        runner(gemini).run(parked.Job("a-1", model="m", payload=payload))
+
+    with ledger.ask() as reader:
+        assert reader.count(Filters(), states=list(State)) == 0
+
+
+def test_ctrl_c_hands_the_job_back_and_is_raised_again(runner, scripted, attempts, states):
+    with pytest.raises(KeyboardInterrupt):
+        runner(scripted(KeyboardInterrupt())).run(JOB)
+
+    (attempt,) = attempts("a-1")
+    assert attempt.interrupted
+    assert states() == {State.PENDING: 1}
+
+
+def test_a_call_that_hangs_runs_into_its_deadline_and_its_answer_is_kept_when_it_comes(ledger, clock, attempts):
+    may_end, ended = threading.Event(), threading.Event()
+    calls = []
+
+    def call(payload, model):
+        calls.append(payload)
+        if len(calls) > 1:
+            return ""
+        may_end.wait(10)
+        ended.set()
+        return "late, but paid for"
+
+    policy = parked.Policy(max_attempts=2, attempt_timeout_s=0.05)
+    outcome = parked.Runner(ledger, call, clock=clock, policy=policy).run(JOB)
+    assert (outcome.error_class, attempts("a-1")[0].reason) == ("exhausted:empty_answer", Reason.TIMEOUT)
+
+    may_end.set()
+    assert ended.wait(10)
+    late = _until_answered(ledger)
+
+    assert (late.state, late.text) == (State.RECOVERED, "late, but paid for")
+
+
+def test_a_check_of_the_pipelines_own_can_refuse_an_answer(runner, scripted):
+    def no_bananas(answer):
+        return "there is a banana in it" if "banana" in answer else None
+
+    outcome = runner(scripted("a banana", "an apple"), check=no_bananas).run(JOB)
+
+    assert (outcome.text, outcome.attempts) == ("an apple", 2)
+
+
+def test_an_answer_that_no_check_accepts_is_parked_with_what_was_wrong(ledger, runner, scripted, attempts):
+    outcome = runner(scripted(*["x"] * 4), check=lambda answer: False).run(JOB)
+
+    assert outcome.error_class == "exhausted:malformed_answer"
+    assert attempts("a-1")[0].message == "the check says no"
+
+
+def test_a_stopped_runner_hands_back_what_waits(ledger, scripted, clock):
+    runner = parked.Runner(ledger, scripted(ConnectionResetError()), clock=clock)
+    clock._pass = lambda wait_s: runner.stop()
+
+    outcome = runner.run(JOB)
+
+    assert (outcome.state, outcome.attempts) == (State.PENDING, 1)
+    with pytest.raises(parked.ParkedError, match="stopped"):
+        runner.run(JOB)
+
+
+def test_run_many_yields_each_jobs_outcome(runner):
+    jobs = [parked.Job(f"a-{n}", model="m", payload=n) for n in range(600)]
+
+    outcomes = list(runner(lambda payload, model: {"n": payload}).run_many(iter(jobs), concurrency=8))
+
+    assert {outcome.job_id: outcome.answer["n"] for outcome in outcomes} == {f"a-{n}": n for n in range(600)}
+
+
+def test_run_many_that_is_left_early_hands_back_what_runs(runner, states):
+    jobs = [parked.Job(f"a-{n}", model="m", payload=n) for n in range(40)]
+    outcomes = runner(lambda payload, model: payload + 1).run_many(jobs, concurrency=2)
+
+    next(outcomes)
+    outcomes.close()
+
+    assert set(states()) <= {State.SUCCEEDED, State.PENDING}
+
+
+def test_run_many_raises_what_a_caller_did_wrong(runner, scripted):
+    jobs = [parked.Job("a-1", model="m", payload=1), parked.Job("a-1", model="m", payload=2)]
+
+    with pytest.raises(parked.JobConflict):
+        list(runner(lambda payload, model: 1).run_many(jobs))
+
+
+def _fields(outcome):
+    return {name: getattr(outcome, name) for name in outcome.__slots__}
+
+
+def _until_answered(ledger):
+    """The late answer is recorded by a thread of its own; the writer's order makes it visible soon."""
+    runner = parked.Runner(ledger, lambda payload, model: "not called")
+    for _ in range(1000):
+        outcome = runner.run(JOB)
+        if outcome.state is not State.PARKED:
+            return outcome
+        threading.Event().wait(0.005)
+    raise AssertionError("the late answer never came")

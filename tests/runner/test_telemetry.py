@@ -1,0 +1,215 @@
+"""Spans as an SDK sees them: one a job, one an attempt, with the failure told apart and no text of anybody."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import SpanKind, StatusCode
+
+import parked
+from parked.course import Hold
+from parked.job import State
+from parked.ledger import operations as op
+from parked.ledger.store import Filters
+from parked.runner import SyncDriver
+from parked.simulator import replies as reply
+from parked.telemetry import Spans
+
+PROMPT = "What is six times seven, sunshine?"
+JOB = parked.Job("a-1", model="gemini-3.5-flash", payload={"contents": PROMPT})
+
+
+@pytest.fixture
+def exported():
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def provider(exported):
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exported))
+    yield provider
+    provider.shutdown()
+
+
+@pytest.fixture
+def runner(ledger, gemini, clock, provider):
+    return parked.Runner(ledger, gemini, pipeline="nightly", clock=clock, spans=Spans(provider=provider))
+
+
+def by_name(exported):
+    spans = exported.get_finished_spans()
+    (job,) = [span for span in spans if span.name == "parked.job"]
+    return job, [span for span in spans if span is not job]
+
+
+def test_a_job_has_one_span_and_each_attempt_one_below_it(runner, simulator, exported):
+    simulator.will_answer(reply.overloaded(), reply.text("42"))
+
+    runner.run(JOB)
+
+    job, attempts = by_name(exported)
+    assert [span.name for span in attempts] == ["generate_content gemini-3.5-flash"] * 2
+    assert {span.parent.span_id for span in attempts} == {job.context.span_id}
+    assert (job.kind, attempts[0].kind) == (SpanKind.INTERNAL, SpanKind.CLIENT)
+
+
+def test_a_failed_attempt_says_what_failed_and_what_follows(runner, simulator, exported):
+    simulator.will_answer(reply.rate_limited(retry_delay_s=34), reply.text("42"))
+
+    runner.run(JOB)
+
+    _, (failed, _) = by_name(exported)
+    told = dict(failed.attributes)
+    assert failed.status.status_code is StatusCode.ERROR
+    assert told.pop("parked.failure.fingerprint")
+    assert told.pop("server.port")
+    assert told == {
+        "gen_ai.operation.name": "generate_content",
+        "gen_ai.provider.name": "gcp.gemini",
+        "gen_ai.request.model": "gemini-3.5-flash",
+        "server.address": "127.0.0.1",
+        "http.response.status_code": 429,
+        "error.type": "429",
+        "parked.job.id": "a-1",
+        "parked.pipeline": "nightly",
+        "parked.attempt": 1,
+        "parked.failure.kind": "retryable",
+        "parked.failure.reason": "rate_limited",
+        "parked.failure.scope": "model",
+        "parked.failure.rule": told["parked.failure.rule"],
+        "parked.failure.quota_id": told["parked.failure.quota_id"],
+        "parked.retry.delay_s": 34.0,
+    }
+
+
+def test_an_answered_attempt_says_what_it_cost(runner, simulator, exported):
+    simulator.will_answer(reply.text("42"))
+
+    runner.run(JOB)
+
+    job, (attempt,) = by_name(exported)
+    assert attempt.status.status_code is StatusCode.UNSET
+    assert attempt.attributes["gen_ai.response.finish_reasons"] == ("STOP",)
+    assert attempt.attributes["gen_ai.usage.input_tokens"] == job.attributes["parked.tokens.input"] > 0
+    assert attempt.attributes["gen_ai.usage.output_tokens"] == job.attributes["parked.tokens.output"] > 0
+    assert attempt.attributes["gen_ai.response.id"]
+    assert "gen_ai.usage.input_tokens" not in job.attributes
+
+
+def test_a_job_that_succeeded_after_retries_is_no_error_and_a_parked_one_is(runner, simulator, exported):
+    simulator.will_answer(reply.overloaded(), reply.text("42"))
+    runner.run(JOB)
+    job, _ = by_name(exported)
+    assert (job.status.status_code, job.attributes["parked.state"]) == (StatusCode.UNSET, "succeeded")
+
+    exported.clear()
+    simulator.answers(lambda request: reply.invalid_request())
+    runner.run(parked.Job("a-2", model="m", payload={"contents": "x"}))
+
+    job, (attempt,) = by_name(exported)
+    assert job.status.status_code is StatusCode.ERROR
+    assert job.attributes["parked.error_class"] == attempt.attributes["parked.error_class"] == "permanent:400"
+
+
+def test_an_empty_answer_is_an_error_though_its_status_is_200(runner, simulator, exported):
+    simulator.answers(lambda request: reply.no_candidates())
+
+    runner.run(JOB)
+
+    _, attempts = by_name(exported)
+    assert {span.attributes["error.type"] for span in attempts} == {"empty_answer"}
+    assert {span.status.status_code for span in attempts} == {StatusCode.ERROR}
+
+
+def test_the_ledger_knows_the_sampled_spans(runner, simulator, exported, attempts):
+    simulator.answers(lambda request: reply.invalid_request())
+
+    runner.run(JOB)
+
+    _, (span,) = by_name(exported)
+    (attempt,) = attempts("a-1")
+    assert (int(attempt.trace_id, 16), int(attempt.span_id, 16)) == (span.context.trace_id, span.context.span_id)
+
+
+def test_the_ledger_keeps_no_ids_of_spans_that_were_not_sampled(ledger, gemini, simulator, clock, attempts):
+    provider = TracerProvider(sampler=ALWAYS_OFF)
+    parked.Runner(ledger, gemini, clock=clock, spans=Spans(provider=provider)).run(JOB)
+
+    assert [(attempt.trace_id, attempt.span_id) for attempt in attempts("a-1")] == [(None, None)]
+
+
+def test_a_replay_has_a_trace_of_its_own_linked_to_the_job_span_that_parked_it(runner, simulator, exported, ledger):
+    simulator.will_answer(reply.invalid_request())
+    runner.run(JOB)
+    parked_by, _ = by_name(exported)
+    exported.clear()
+
+    replay_id = ledger.record(op.OpenReplay("r", "me", "{}"))
+    with ledger.ask() as reader:
+        (row,) = reader.jobs(Filters(), states=(State.PARKED,))
+    hold = Hold(row, JOB.payload, ledger.owner_id, replay_id=replay_id)
+    SyncDriver(runner._on).drive(hold, runner._on.trace(hold))
+
+    job, _ = by_name(exported)
+    assert job.context.trace_id != parked_by.context.trace_id
+    assert [link.context.span_id for link in job.links] == [parked_by.context.span_id]
+
+
+def test_the_attempts_span_is_current_around_the_call_and_not_after_it(ledger, clock, provider, exported):
+    tracer = provider.get_tracer("mine")
+
+    def call(payload, model):
+        with tracer.start_as_current_span("mine"):
+            return "42"
+
+    parked.Runner(ledger, call, clock=clock, spans=Spans(provider=provider)).run(JOB)
+    tracer.start_span("after").end()
+
+    spans = {span.name: span for span in exported.get_finished_spans()}
+    assert spans["mine"].parent.span_id == spans["generate_content gemini-3.5-flash"].context.span_id
+    assert spans["after"].parent is None
+
+
+def test_no_text_of_a_user_or_a_server_is_on_a_span(runner, simulator, exported):
+    simulator.will_answer(reply.invalid_request(f"bad field in '{PROMPT}'"))
+
+    runner.run(JOB)
+
+    for span in exported.get_finished_spans():
+        assert "sunshine" not in span.to_json()
+
+
+class Broken(SimpleSpanProcessor):
+    def __init__(self):
+        super().__init__(InMemorySpanExporter())
+
+    def on_start(self, span, parent_context=None):
+        raise RuntimeError("a processor that fails")
+
+    def on_end(self, span):
+        raise RuntimeError("a processor that fails")
+
+
+def test_telemetry_that_fails_changes_nothing(ledger, gemini, simulator, clock):
+    provider = TracerProvider()
+    provider.add_span_processor(Broken())
+    simulator.will_answer(reply.text("42"))
+
+    outcome = parked.Runner(ledger, gemini, clock=clock, spans=Spans(provider=provider)).run(JOB)
+
+    assert outcome.text == "42"
+
+
+def test_an_interrupted_attempt_ends_its_span(ledger, scripted, clock, provider, exported):
+    with pytest.raises(KeyboardInterrupt):
+        parked.Runner(ledger, scripted(KeyboardInterrupt()), clock=clock, spans=Spans(provider=provider)).run(JOB)
+
+    job, (attempt,) = by_name(exported)
+    assert attempt.attributes["error.type"] == "interrupted"
+    assert json.loads(job.to_json())["status"]["status_code"] == "ERROR"
