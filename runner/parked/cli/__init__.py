@@ -1,0 +1,5 @@
+"""The `parked` command."""
+
+from parked.cli.frame import main
+
+__all__ = ["main"]

@@ -1,0 +1,76 @@
+"""`parked audit`: does the ledger account for every job that was accepted?"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from parked.cli.exits import Exit
+from parked.cli.ledgers import existing_ledger
+from parked.cli.output import hint, put, put_json
+from parked.job import State
+from parked.ledger.counters import Metric
+from parked.ledger.store import Imbalance
+from parked.plain import printable
+from parked.settings import Settings
+
+if TYPE_CHECKING:
+    from parked.cli.frame import Subparsers
+
+EPILOG: Final = """\
+The law: accepted = pending + running + parked + replaying + succeeded + recovered + discarded + forgotten. The
+counters are held against it, the rows against the counters, and each row against its attempts, payload and answer.
+Exit status 1 says that it does not hold; then the jobs are named, and it is a bug in parked.
+
+example:
+  parked audit && echo every job is accounted for
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    subparsers.add_parser(
+        "audit",
+        help="check that every accepted job is accounted for",
+        description="Check, row by row, that every job that was ever accepted is in exactly one state.",
+        epilog=EPILOG,
+    )
+
+
+def run(args: argparse.Namespace, settings: Settings) -> int:
+    with existing_ledger(settings) as ledger, ledger.ask() as reader:
+        imbalances = reader.imbalances(thorough=True)
+        counters = reader.counters(Metric.JOBS_ACCEPTED, Metric.LEDGER_JOBS)
+    accepted = int(sum(row.value for row in counters if row.metric == Metric.JOBS_ACCEPTED))
+    jobs = Counter[str]()
+    for row in counters:
+        if row.metric == Metric.LEDGER_JOBS:
+            jobs[row.a] += int(row.value)
+    if args.json:
+        put_json(
+            {
+                "ledger": ledger.where,
+                "holds": not imbalances,
+                "accepted": accepted,
+                "states": {state: jobs[state] for state in State},
+                "imbalances": [found._asdict() for found in imbalances],
+            }
+        )
+    else:
+        put(f"ledger {ledger.where}")
+        put(f"accepted {accepted} {'!=' if imbalances else '='} " + " + ".join(f"{s} {jobs[s]}" for s in State))
+        for line in _told(imbalances):
+            put(line)
+    if not imbalances:
+        return Exit.OK
+    hint("the law does not hold; please report this, and keep a copy of the ledger")
+    return Exit.PARKED
+
+
+def _told(imbalances: list[Imbalance]) -> Iterator[str]:
+    for found in imbalances:
+        where = f"{found.pipeline}: " if found.pipeline else ""
+        yield printable(f"{where}{found.what}: counted {found.counted:g}, found {found.found:g}")
+        for job_id in found.job_ids:
+            yield f"  {printable(job_id)}"

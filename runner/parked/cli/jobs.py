@@ -1,0 +1,74 @@
+"""A job and its attempts, as `list` and `show` give them out in JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parked.clock import iso_text
+from parked.ledger.operations import JobRow
+from parked.ledger.store import AttemptRow
+
+
+def job_as_json(row: JobRow) -> dict[str, Any]:
+    """Return the fields of docs/cli-json.md, "A job"."""
+    return {
+        "job_id": row.job_id,
+        "pipeline": row.pipeline,
+        "batch": row.batch,
+        "model": row.model,
+        "state": row.state,
+        "error_class": row.error_class,
+        "reason": row.reason,
+        "kind": row.kind,
+        "scope": row.scope,
+        "fingerprint": row.fingerprint,
+        "attempts": row.calls,
+        "strikes": row.strikes,
+        "replays": row.replays,
+        "accepted_at": iso_text(row.accepted_at),
+        "started_at": iso_text(row.started_at),
+        "parked_at": iso_text(row.parked_at),
+        "finished_at": iso_text(row.finished_at),
+        "not_before": iso_text(row.not_before),
+        "caller": row.caller,
+        "checker": row.checker,
+        "note": row.note,
+        "trace_id": row.trace_id,
+        "span_id": row.span_id,
+    }
+
+
+def attempt_as_json(row: AttemptRow) -> dict[str, Any]:
+    """Return the fields of docs/cli-json.md, "An attempt"."""
+    return {
+        "attempt": row.number,
+        "outcome": outcome(row),
+        "is_replay": row.replay_id is not None,
+        "strike": row.strike,
+        "started_at": iso_text(row.started_at),
+        "ended_at": iso_text(row.ended_at),
+        "duration_s": row.duration_s,
+        "kind": row.kind,
+        "reason": row.reason,
+        "scope": row.scope,
+        "status": row.status,
+        "rule": row.rule,
+        "fingerprint": row.fingerprint,
+        "quota_id": row.quota_id,
+        "message": row.message,
+        "retry_after_s": row.retry_after_s,
+        "tokens_in": row.tokens_in,
+        "tokens_out": row.tokens_out,
+        "response_id": row.response_id,
+        "trace_id": row.trace_id,
+        "span_id": row.span_id,
+    }
+
+
+def outcome(row: AttemptRow) -> str:
+    """How an attempt ended, in a word."""
+    if row.answered:
+        return "answered"
+    if row.ended_at is None:
+        return "open"
+    return "interrupted" if row.interrupted else "failed"

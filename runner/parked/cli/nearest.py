@@ -1,0 +1,33 @@
+"""The nearest name, for somebody who mistyped one."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Collection
+
+
+def did_you_mean(name: str, names: Collection[str]) -> str:
+    """Return `; did you mean 'list'?`, or nothing if no name is near."""
+    from difflib import get_close_matches  # only for a mistake
+
+    near = get_close_matches(name, names, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def one_of(what: str, names: Collection[str]) -> Callable[[str], str]:
+    """Return a type for a flag that takes one of these names."""
+
+    def read(text: str) -> str:
+        if text in names:
+            return text
+        near = did_you_mean(text, names) or f"; there are {', '.join(names)}"
+        raise argparse.ArgumentTypeError(f"{text!r} is no {what}{near}")
+
+    return read
+
+
+def whole_number(text: str) -> int:
+    """A type for a flag that counts: from 1."""
+    if text.isascii() and text.isdigit() and int(text) > 0:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {text!r}")

@@ -1,0 +1,58 @@
+"""How commands write: data to standard output, all else to standard error, and no control character of a text."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from parked.plain import printable
+
+
+def put(text: str) -> None:
+    """Write one line of data (or several) to standard output."""
+    sys.stdout.write(text + "\n")
+
+
+def put_json(value: Any) -> None:
+    """Write a JSON value to standard output, in ASCII: a terminal finds no control characters in it."""
+    put(json.dumps(value, indent=2))
+
+
+def hint(text: str) -> None:
+    """Write to standard error, behind what was put so far."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    if sys.stderr is not None:
+        sys.stderr.write("\n".join(printable(line) for line in text.split("\n")) + "\n")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a table whose columns are as wide as what they hold."""
+    lines = [list(head), *([printable(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+
+
+def command_line(args: argparse.Namespace, command: str, *words: str) -> str:
+    """Return a command to type next, on the ledger that this one was told to use.
+
+    An address with a user in it is left out: it may hold a password, and the user has typed it just now.
+    """
+    ledger = getattr(args, "ledger", None)
+    told = [] if ledger is None or "@" in ledger else ["--ledger", ledger]
+    return printable(shlex.join(["parked", command, *told, *words]))
+
+
+def flag(name: str, value: str) -> list[str]:
+    """Return a flag with its value as words; a value that looks like a flag stays with its name."""
+    return [f"{name}={value}"] if value.startswith("-") else [name, value]
+
+
+def counted(number: int, thing: str) -> str:
+    """`1 parked job`, `2 parked jobs`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

@@ -1,0 +1,32 @@
+"""A progress bar on a terminal, and nothing elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class Progress:
+    def __init__(self, bar: Any = None) -> None:
+        self._bar = bar
+
+    def advance(self, *, parked: int) -> None:
+        """One more job is done; `parked` is how many of all of them are parked."""
+        if self._bar is None:
+            return
+        if parked:
+            self._bar.set_postfix(parked=parked, refresh=False)
+        self._bar.update()
+
+
+@contextmanager
+def progress(total: int) -> Iterator[Progress]:
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield Progress()
+        return
+    from tqdm import tqdm
+
+    with tqdm(total=total, unit="job", file=sys.stderr, dynamic_ncols=True) as bar:
+        yield Progress(bar)

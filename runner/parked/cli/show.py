@@ -1,0 +1,166 @@
+"""`parked show`: one job and all that is known of each of its attempts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from parked.cli.exits import Exit
+from parked.cli.jobs import attempt_as_json, job_as_json, outcome
+from parked.cli.ledgers import existing_ledger
+from parked.cli.output import command_line, counted, flag, hint, put, put_json
+from parked.clock import minute_text, second_text
+from parked.errors import SettingsError
+from parked.job import State
+from parked.ledger.codec import decode
+from parked.ledger.operations import JobRow
+from parked.ledger.store import AttemptRow, Reader
+from parked.plain import printable
+from parked.reasons import ORPHANED, explain
+from parked.settings import Settings
+
+if TYPE_CHECKING:
+    from parked.cli.frame import Subparsers
+
+SHOWN_PLACES: Final = 10
+
+EPILOG: Final = """\
+example:
+  parked show img-0412
+  parked show img-0412 --batch 2026-03-02 --payload --json | jq .payload
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser(
+        "show",
+        help="show one job with every attempt",
+        description="Show one job: its state, and each attempt with time, reason, status, message, tokens and trace.",
+        epilog=EPILOG,
+    )
+    parser.add_argument("job_id", metavar="JOB_ID")
+    parser.add_argument("--pipeline", metavar="NAME", help="where more than one pipeline has this id")
+    parser.add_argument("--batch", metavar="NAME", help='where more than one batch has it; "" for none')
+    parser.add_argument("--payload", action="store_true", help="show the payload too")
+    parser.add_argument("--answer", action="store_true", help="show the stored answer too")
+
+
+def run(args: argparse.Namespace, settings: Settings) -> int:
+    with existing_ledger(settings) as ledger, ledger.ask() as reader:
+        row = _the_one(args, reader, ledger.where)
+        attempts = reader.attempts(row.id)
+        bodies = _bodies(args, reader, row)
+        if args.json:
+            told = {"ledger": ledger.where, "job": job_as_json(row), "attempts": list(map(attempt_as_json, attempts))}
+            put_json(told | bodies)
+            return Exit.OK
+    for line in _text(row, attempts):
+        put(line)
+    for name, body in bodies.items():
+        put(f"{name}:\n{json.dumps(body, indent=2)}")
+    if bodies.get("answer", ...) is None:
+        hint(f"it has no answer: it is {row.state}")
+    return Exit.OK
+
+
+def _the_one(args: argparse.Namespace, reader: Reader, where: str) -> JobRow:
+    rows = reader.jobs_by_key(args.job_id, pipeline=args.pipeline, batch=args.batch)
+    if len(rows) == 1:
+        return rows[0]
+    if not rows:
+        asked = "".join(
+            f" of {name} {value!r}" for name, value in (("pipeline", args.pipeline), ("batch", args.batch)) if value
+        )
+        listed = command_line(args, "list", "--state", "all")
+        raise SettingsError(f"there is no job {args.job_id!r}{asked} in {where}; {listed} shows what there is")
+    said = [f"{len(rows)} jobs are called {args.job_id!r}; choose one:"]
+    for row in rows[:SHOWN_PLACES]:
+        words = [*flag("--pipeline", row.pipeline), *flag("--batch", row.batch), *_positional(row.job_id)]
+        said.append(f"  {command_line(args, 'show', *words)}")
+    if len(rows) > SHOWN_PLACES:
+        said.append(f"  and {len(rows) - SHOWN_PLACES} more")
+    raise SettingsError("\n".join(said))
+
+
+def _positional(word: str) -> list[str]:
+    return ["--", word] if word.startswith("-") else [word]
+
+
+def _bodies(args: argparse.Namespace, reader: Reader, row: JobRow) -> dict[str, Any]:
+    """Return what was asked for of payload and answer, as JSON values; an answer that isn't there is None."""
+    bodies: dict[str, Any] = {}
+    if args.payload:
+        bodies["payload"] = decode(reader.payload(row.id))
+    if args.answer:
+        answer = reader.answer(row.id)
+        bodies["answer"] = None if answer is None else decode(answer.body)
+    return bodies
+
+
+def _text(row: JobRow, attempts: Sequence[AttemptRow]) -> Iterator[str]:
+    facts = [
+        ("job", row.job_id),
+        ("pipeline", row.pipeline),
+        ("batch", row.batch),
+        ("model", row.model),
+        ("state", f"{row.state} since {minute_text(_since(row))}"),
+        ("class", row.error_class),
+        ("reason", row.reason and _reason_text(row)),
+        ("means", row.reason and explain(row.reason).meaning),
+        ("what to do", row.reason and row.state is State.PARKED and explain(row.reason).remedy),
+        ("cause", row.fingerprint),
+        ("attempts", f"{row.calls} ({counted(row.strikes, 'strike')} since it was last started)"),
+        ("replays", str(row.replays) if row.replays else None),
+        ("accepted", minute_text(row.accepted_at)),
+        ("not before", row.not_before is not None and minute_text(row.not_before)),
+        ("caller", row.caller),
+        ("check", row.checker),
+        ("discarded", row.note),
+        ("trace", row.trace_id),
+    ]
+    for name, value in facts:
+        if value:
+            yield f"{name:<11}{printable(value)}"
+    for attempt in attempts:
+        yield from _attempt_text(attempt)
+
+
+def _reason_text(row: JobRow) -> str:
+    """The reason with what is known of it; whose fault a lost owner is can't be known."""
+    fault = f"fault of the {row.scope}" if row.scope and row.reason not in ORPHANED else None
+    said = ", ".join(part for part in (row.kind, fault) if part)
+    return f"{row.reason} ({said})" if said else str(row.reason)
+
+
+def _since(row: JobRow) -> float:
+    """When the job came into its state, as far as its row tells."""
+    at = {
+        State.RUNNING: row.started_at,
+        State.REPLAYING: row.started_at,
+        State.PARKED: row.parked_at,
+        State.PENDING: row.accepted_at,
+    }.get(row.state, row.finished_at)
+    return row.accepted_at if at is None else at
+
+
+def _attempt_text(row: AttemptRow) -> Iterator[str]:
+    facts = [
+        f"attempt {row.number}",
+        second_text(row.started_at),
+        row.duration_s is not None and f"{row.duration_s:.1f} s",
+        outcome(row),
+        row.status is not None and str(row.status),
+        row.reason,
+        row.kind and ("strike" if row.strike else "no strike"),
+        row.replay_id is not None and "replay",
+        row.tokens_in is not None and f"{row.tokens_in} tokens in",
+        row.tokens_out is not None and f"{row.tokens_out} tokens out",
+        row.rule and f"rule {row.rule}",
+        row.quota_id and f"quota {row.quota_id}",
+        row.trace_id and f"trace {row.trace_id}",
+    ]
+    yield "  ".join(printable(fact) for fact in facts if fact)
+    if row.message:
+        yield f"    {printable(row.message)}"

@@ -1,0 +1,115 @@
+"""A real ledger with a story in it, and the `parked` command run in this process."""
+
+import logging
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from parked.cli import main
+from parked.ledger import Ledger, open_ledger
+from parked.ledger import operations as op
+from parked.ledger.codec import encode, identity
+from parked.verdict import MEANINGS, Reason
+
+
+class Said(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The ledger that commands use unless told otherwise. It doesn't exist yet."""
+    url = f"sqlite:///{tmp_path}/parked.db"
+    monkeypatch.setenv("PARKED_LEDGER", url)
+    return url
+
+
+@pytest.fixture
+def parked(capsys: pytest.CaptureFixture[str], url: str) -> Iterator[Callable[..., Said]]:
+    """Returns a function that runs a command and returns its status and what it wrote."""
+    handlers, level = logging.root.handlers[:], logging.root.level
+
+    def run(*words: str) -> Said:
+        status = main(words)
+        return Said(status, *capsys.readouterr())
+
+    yield run
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
+
+
+class Story:
+    """Brings jobs into the states that a run would bring them into."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+
+    def pending(self, job_id: str, *, pipeline: str = "nightly", batch: str = "", payload: Any = "p") -> op.JobRow:
+        return self._accept(job_id, pipeline, batch, payload, start_for=None).row
+
+    def running(self, job_id: str, *, pipeline: str = "nightly", batch: str = "", payload: Any = "p") -> op.JobRow:
+        accepted = self._accept(job_id, pipeline, batch, payload, start_for=self.ledger.owner_id)
+        assert accepted.attempt == 1
+        return accepted.row
+
+    def answered(self, job_id: str, answer: Any = None, **where: Any) -> op.JobRow:
+        row = self.running(job_id, **where)
+        body = encode(gemini_answer("42") if answer is None else answer)
+        closing = op.Closing(tokens_in=3, tokens_out=5, duration_s=0.5)
+        answered: op.JobRow = self.ledger.record(op.Answer(row.id, self.ledger.owner_id, 1, body, closing))
+        return answered
+
+    def parked(
+        self,
+        job_id: str,
+        *,
+        error_class: str = "exhausted:503",
+        reason: Reason = Reason.OVERLOADED,
+        fingerprint: str = "f503",
+        message: str = "The model is overloaded.",
+        **where: Any,
+    ) -> op.JobRow:
+        row = self.running(job_id, **where)
+        closing = op.Closing(
+            kind=MEANINGS[reason].kind,
+            reason=reason,
+            scope=MEANINGS[reason].scope,
+            status=int(error_class.partition(":")[2]),
+            rule="http.test",
+            fingerprint=fingerprint,
+            message=message,
+            span=op.SpanIds("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"),
+        )
+        parked: op.JobRow = self.ledger.record(op.Park(row.id, self.ledger.owner_id, 1, closing, error_class))
+        return parked
+
+    def _accept(self, job_id: str, pipeline: str, batch: str, payload: Any, *, start_for: int | None) -> op.Accepted:
+        accept = op.Accept(pipeline, batch, job_id, "m", encode(payload), identity(payload), start_for=start_for)
+        accepted: op.Accepted = self.ledger.record(accept)
+        return accepted
+
+
+@pytest.fixture
+def story(url: str) -> Iterator[Story]:
+    ledger = open_ledger(url)
+    yield Story(ledger)
+    ledger.close()
+
+
+def gemini_answer(text: str) -> dict[str, Any]:
+    return {"candidates": [{"content": {"parts": [{"text": text}]}, "finishReason": "STOP"}]}
+
+
+@pytest.fixture
+def shell() -> Callable[[str], subprocess.CompletedProcess[str]]:
+    """Returns a function that runs a line of bash, for what only a real process shows."""
+
+    def run(script: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+
+    return run

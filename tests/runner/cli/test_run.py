@@ -1,0 +1,331 @@
+"""`parked run` as a user runs it: the real SDK over HTTP against the simulator, a real ledger, real files."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from parked.job import State
+from parked.ledger import open_ledger
+from parked.ledger.store import Filters
+from parked.simulator import Simulator
+from parked.simulator import replies as reply
+
+pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
+
+
+@pytest.fixture
+def api(monkeypatch):
+    """The simulator, where the SDK looks for the API."""
+    with Simulator() as simulator:
+        monkeypatch.setenv("GEMINI_API_KEY", "k")
+        monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", simulator.url)
+        yield simulator
+
+
+@pytest.fixture
+def jobs(tmp_path):
+    """Returns a function that writes a job file of these prompts and returns its path."""
+
+    def write(*prompts: str, name: str = "jobs.jsonl") -> str:
+        path = tmp_path / name
+        lines = [
+            {"job_id": f"job-{n}", "model": "gemini-3.5-flash", "payload": {"contents": prompt}}
+            for n, prompt in enumerate(prompts)
+        ]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "answers.jsonl"
+
+
+def answers(path: Path) -> dict[str, dict]:
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len({line["job_id"] for line in lines}) == len(lines), "an answer stands there twice"
+    return {line["job_id"]: line for line in lines}
+
+
+def stored(url: str, *states: State) -> list[str]:
+    with open_ledger(url) as ledger, ledger.ask() as reader:
+        assert reader.imbalances(thorough=True) == []
+        return [row.job_id for row in reader.jobs(Filters(), states=states or list(State))]
+
+
+def test_every_job_is_answered_once_in_the_file(parked, api, jobs, out):
+    said = parked("run", jobs("one", "two", "three"), "--out", str(out))
+
+    assert said.status == 0
+    assert said.err.splitlines()[-1] == "3 lines: 3 answered"
+    assert said.err.startswith("made the ledger sqlite:////")
+    assert set(answers(out)) == {"job-0", "job-1", "job-2"}
+    line = answers(out)["job-0"]
+    assert (line["state"], line["attempts"], line["text"]) == ("succeeded", 1, "Simulated answer to: one")
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
+
+
+def test_without_a_file_the_answers_are_printed(parked, api, jobs):
+    said = parked("run", jobs("one"))
+
+    assert json.loads(said.out)["text"] == "Simulated answer to: one"
+
+
+def test_what_fails_is_parked_and_said(parked, api, jobs, out, url):
+    api.answers(lambda request: reply.blocked_prompt("SAFETY") if request.text == "bad" else None)
+
+    said = parked("run", jobs("one", "bad", "three"), "--out", str(out))
+
+    assert said.status == 1
+    assert said.err.splitlines()[-1] == "3 lines: 2 answered, 1 parked"
+    assert "parked list --pipeline default" in said.err
+    assert stored(url, State.PARKED) == ["job-1"]
+
+
+def test_parked_jobs_are_no_failure_where_they_are_expected(parked, api, jobs):
+    api.answers(lambda request: reply.blocked_prompt("SAFETY"))
+
+    assert parked("run", jobs("bad"), "--parked-ok").status == 0
+
+
+def test_a_second_run_calls_only_what_is_new(parked, api, jobs, out):
+    api.answers(lambda request: reply.blocked_prompt("SAFETY") if request.text == "bad" else None)
+    parked("run", jobs("one", "bad"), "--out", str(out))
+    calls = len(api.requests)
+
+    said = parked("run", jobs("one", "bad", "new"), "--out", str(out))
+
+    assert len(api.requests) == calls + 1
+    assert said.err.splitlines()[-1].startswith("3 lines: 1 answered, 1 answered before (2")
+    assert said.err.splitlines()[-1].endswith("1 parked before")
+    assert set(answers(out)) == {"job-0", "job-2"}
+
+
+def test_a_file_that_lost_its_answers_gets_them_back_from_the_ledger(parked, api, jobs, out):
+    parked("run", jobs("one", "two"), "--out", str(out))
+    whole = answers(out)
+    out.write_bytes(out.read_bytes()[:-20])
+
+    said = parked("run", jobs("one", "two"), "--out", str(out))
+
+    assert answers(out) == whole
+    assert len(api.requests) == 2
+    assert said.status == 0
+
+
+def test_each_batch_has_ids_of_its_own(parked, api, jobs):
+    file = jobs("one")
+
+    assert parked("run", file, "--batch", "2026-03-01").status == 0
+    assert parked("run", file, "--batch", "2026-03-02").status == 0
+
+    assert len(api.requests) == 2
+
+
+def test_both_line_forms_may_be_mixed(parked, api, tmp_path):
+    file = tmp_path / "jobs.jsonl"
+    request = {"contents": [{"parts": [{"text": "two"}]}], "generation_config": {"temperature": 0}}
+    file.write_text(
+        json.dumps({"job_id": "a-1", "model": "m-1", "payload": {"contents": "one", "config": {"temperature": 0}}})
+        + "\n"
+        + json.dumps({"key": "a-2", "request": request})
+    )
+
+    said = parked("run", str(file), "--model", "m-2")
+
+    assert {json.loads(line)["text"] for line in said.out.splitlines()} == {
+        "Simulated answer to: one",
+        "Simulated answer to: two",
+    }
+    assert {request.model for request in api.requests} == {"m-1", "m-2"}
+
+
+def test_a_caller_of_ones_own_needs_no_key(parked, jobs, tmp_path, monkeypatch):
+    (tmp_path / "mycalls.py").write_text(
+        "def call(payload, model):\n    return {'said': payload['contents'].upper()}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+
+    said = parked("run", jobs("one"), "--call", "mycalls:call")
+
+    assert json.loads(said.out)["answer"] == {"said": "ONE"}
+
+
+def test_jobs_left_over_from_an_earlier_run_are_taken_up(parked, api, jobs, out, url):
+    parked("run", jobs("one"), "--out", str(out), "--pipeline", "nightly")
+    with open_ledger(url) as ledger:
+        from parked.ledger import operations as op
+        from parked.ledger.codec import encode, identity
+
+        payload = {"contents": "left over"}
+        ledger.record(
+            op.Accept("nightly", "", "old", "m", encode(payload), identity(payload), caller="parked.gemini:Gemini")
+        )
+
+    said = parked("run", jobs("one"), "--out", str(out), "--pipeline", "nightly")
+
+    assert said.status == 0
+    assert said.err.splitlines()[-1].endswith("; left over from earlier: 1 succeeded")
+    assert sorted(stored(url, State.SUCCEEDED)) == ["job-0", "old"]
+    assert set(answers(out)) == {"job-0"}
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        (["missing.jsonl"], 2, "missing.jsonl"),
+        (["{jobs}", "--concurrency", "0"], 2, "--concurrency"),
+        (["{jobs}", "--concurrency", "many"], 2, "--concurrency"),
+        (["{jobs}", "--max-attempts", "0"], 2, "--max-attempts"),
+        (["{jobs}", "--call", "nowhere:call"], 2, "nowhere"),
+        (["{jobs}", "--call", "json:nothing"], 2, "json:nothing"),
+        (["{jobs}", "--call", "json"], 2, "module:function"),
+        (["{jobs}", "--pipeline", ""], 2, "--pipeline"),
+        (["{jobs}", "--wrong"], 2, "--wrong"),
+        (["{jobs}", "--out", "/"], 2, "/"),
+        (["{jobs}", "--ledger", "mysql://x"], 2, "mysql"),
+        (["{jobs}", "--ledger", "sqlite:////nowhere/at/all.db"], 3, "/nowhere/at"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_usage_is_one_sentence_and_nothing_is_called_or_written(parked, api, jobs, url, words, status, says):
+    file = jobs("one")
+
+    said = parked("run", *[word.replace("{jobs}", file) for word in words])
+
+    assert said.status == status
+    assert says in said.err
+    assert len(said.err.splitlines()) == 1
+    assert api.requests == []
+    assert not Path(url.removeprefix("sqlite:///")).exists()
+
+
+def test_without_a_key_nothing_is_accepted(parked, jobs, url):
+    said = parked("run", jobs("one"))
+
+    assert said.status == 2
+    assert "GEMINI_API_KEY" in said.err
+    assert not Path(url.removeprefix("sqlite:///")).exists()
+
+
+def test_a_bad_line_is_named_with_its_number_and_nothing_of_the_file_is_run(parked, api, tmp_path, url):
+    file = tmp_path / "jobs.jsonl"
+    file.write_text('{"job_id": "a", "model": "m", "payload": {"contents": "x"}}\n{"job_id": 7}\nnot json\n')
+
+    said = parked("run", str(file))
+
+    assert said.status == 2
+    assert "line 2" in said.err
+    assert "line 3" in said.err
+    assert api.requests == []
+    assert not Path(url.removeprefix("sqlite:///")).exists()
+
+
+def test_bad_lines_can_be_set_aside(parked, api, tmp_path):
+    file = tmp_path / "jobs.jsonl"
+    file.write_text('{"job_id": "a", "model": "m", "payload": {"contents": "x"}}\nnot json\n')
+
+    said = parked("run", str(file), "--skip-bad-lines")
+
+    assert said.status == 0
+    assert said.err.splitlines()[-1] == "2 lines: 1 answered, 1 rejected"
+    assert Path(f"{file}.rejected.jsonl").read_text() == "not json\n"
+
+
+def test_an_id_that_the_ledger_knows_with_another_payload_is_refused_before_anything_is_called(parked, api, jobs, url):
+    parked("run", jobs("one"))
+    calls = len(api.requests)
+
+    said = parked("run", jobs("new", "another", name="other.jsonl"))
+
+    assert said.status == 2
+    assert "job-0" in said.err
+    assert len(api.requests) == calls
+    assert stored(url) == ["job-0"]
+
+
+def test_a_payload_that_could_send_the_key_elsewhere_is_refused(parked, api, tmp_path):
+    file = tmp_path / "jobs.jsonl"
+    config = {"http_options": {"base_url": "http://127.0.0.1:9"}}
+    file.write_text(json.dumps({"job_id": "a", "model": "m", "payload": {"contents": "x", "config": config}}) + "\n")
+
+    said = parked("run", str(file))
+
+    assert said.status == 2
+    assert "http_options" in said.err
+    assert api.requests == []
+
+
+def test_the_last_line_can_be_had_as_json(parked, api, jobs, out):
+    said = parked("run", jobs("one"), "--out", str(out), "--json")
+
+    told = json.loads(said.out)
+    assert (told["lines"], told["answered"], told["parked"]) == (1, 1, 0)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["SIGTERM", "Ctrl-C"])
+def test_a_signal_drains_the_run_and_the_next_one_goes_on(api, jobs, out, url, number, status):
+    file = jobs(*[f"prompt {n}" for n in range(30)])
+    api.hold()
+    command = [sys.executable, "-m", "parked.cli", "run", file, "--out", str(out), "--concurrency", "4"]
+    process = subprocess.Popen(command, env=dict(os.environ), stderr=subprocess.PIPE, text=True)
+    api.wait_for_requests(4)
+
+    process.send_signal(number)
+    assert number.name in process.stderr.readline() + process.stderr.readline()
+    api.release()
+    _, err = process.communicate(timeout=20)
+
+    assert process.returncode == status
+    assert err.splitlines()[-1] == "30 lines: 4 answered, 26 pending"
+    assert "26 jobs pending since" in err
+    again = subprocess.run(command, env=dict(os.environ), stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert again.returncode == 0, again.stderr
+    assert len(answers(out)) == 30
+    assert sorted(stored(url)) == sorted(stored(url, State.SUCCEEDED))
+
+
+def test_a_second_signal_ends_at_once(api, jobs, out):
+    api.hold()
+    command = [sys.executable, "-m", "parked.cli", "run", jobs("one"), "--out", str(out)]
+    process = subprocess.Popen(command, env=dict(os.environ), stderr=subprocess.PIPE, text=True)
+    api.wait_for_requests(1)
+
+    process.send_signal(signal.SIGTERM)
+    assert "SIGTERM" in process.stderr.readline() + process.stderr.readline()
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=10)
+
+    assert process.returncode == 143
+
+
+def test_a_run_that_was_killed_shows_its_jobs_as_orphans_and_loses_none(api, jobs, out, url, parked):
+    file = jobs(*[f"prompt {n}" for n in range(10)])
+    api.hold()
+    command = [sys.executable, "-m", "parked.cli", "run", file, "--out", str(out), "--concurrency", "3"]
+    process = subprocess.Popen(command, env=dict(os.environ), stderr=subprocess.DEVNULL)
+    api.wait_for_requests(3)
+    process.kill()
+    process.wait()
+    api.release()
+
+    said = parked("run", file, "--out", str(out))
+
+    assert said.status in (1, 4)  # its first look at the dead owner comes with its first beat
+    with open_ledger(url) as ledger:
+        ledger.sweep()
+        with ledger.ask() as reader:
+            orphans = list(reader.jobs(Filters(error_class="orphaned:maybe_sent"), states=(State.PARKED,)))
+            assert reader.imbalances(thorough=True) == []
+    assert len(orphans) == 3
+    assert len(answers(out)) == 7
