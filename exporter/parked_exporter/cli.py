@@ -1,0 +1,98 @@
+"""`parked-exporter`: flags, settings, and what an error looks like outside. `sidecar.py` is what runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from parked.cli.exits import Exit
+from parked.errors import SettingsError
+from parked.ledger import full_name
+from parked.logs import configure
+from parked.settings import SidecarSettings, parse_duration_s, refuse_unknown
+from parked.version import __version__
+
+EXTRA: Final = frozenset({"apscheduler", "prometheus_client", "tzlocal", "waitress"})
+
+EPILOG: Final = """\
+exit status:
+  0  ended by SIGTERM, or --check found nothing wrong
+  2  wrong settings; nothing was started
+  3  the surroundings failed: the port is in use, the extra isn't installed
+  130 after Ctrl-C
+
+example:
+  parked-exporter --ledger sqlite:////data/parked.db --listen 127.0.0.1:9465
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the sidecar until a signal ends it, and return the exit status."""
+    arguments = _parser().parse_args(argv)
+    try:
+        refuse_unknown()
+        settings = SidecarSettings.load(
+            {"ledger": arguments.ledger, "listen": arguments.listen, "log_level": arguments.log_level}
+        )
+        full_name(settings.ledger)
+    except SettingsError as exc:
+        return _say(str(exc), Exit.USAGE)
+    if arguments.check:
+        return _say("the settings are fine", Exit.OK)
+    configure(settings.log_level, settings.log_format)
+    try:
+        from parked_exporter import sidecar  # what it imports is an extra
+    except ModuleNotFoundError as exc:
+        if (exc.name or "").partition(".")[0] not in EXTRA:
+            raise
+        return _say(f"{exc.name} is not installed; pip install 'parked[exporter]' brings it", Exit.SURROUNDINGS)
+    try:
+        return sidecar.serve(settings, read_only=arguments.read_only, linger_s=arguments.linger)
+    except sidecar.CannotListen as exc:
+        return _say(str(exc), Exit.SURROUNDINGS)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="parked-exporter",
+        description="Show what a ledger holds on /metrics, and do what is due: sweep orphans, audit, summarise.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--ledger", metavar="URL", help="default PARKED_LEDGER, else sqlite:///parked.db (in this folder)"
+    )
+    parser.add_argument("--listen", metavar="HOST:PORT", help="default PARKED_LISTEN, else 127.0.0.1:9465")
+    parser.add_argument("--read-only", action="store_true", help="run no tasks and write nothing: only show")
+    parser.add_argument(
+        "--linger",
+        metavar="TIME",
+        type=_duration,
+        default=0.0,
+        help="after SIGTERM go on answering for so long, for example 45s, so that the last scrape sees the end",
+    )
+    parser.add_argument("--check", action="store_true", help="check the settings and end")
+    parser.add_argument(
+        "--debug", dest="log_level", action="store_const", const="debug", help="log everything, tracebacks included"
+    )
+    parser.add_argument("--version", action="version", version=f"parked-exporter {__version__}")
+    return parser
+
+
+def _duration(text: str) -> float:
+    try:
+        return parse_duration_s(text)
+    except ValueError as exc:
+        raise argparse.ArgumentTypeError(str(exc)) from None
+
+
+def _say(sentence: str, status: Exit) -> int:
+    print(f"parked-exporter: {sentence}", file=sys.stderr)  # noqa: T201 - a person is told why it ends
+    return int(status)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,250 @@
+"""What a scrape shows: one look into the ledger, and its findings as families of prometheus-client.
+
+The ledger is opened anew for each scrape, on a connection that only asks, so that one that was away, locked, renamed
+or restored is found again by itself. A ledger that can't be read costs its own series, never the scrape.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric as FamilyOfSamples
+from prometheus_client.samples import Exemplar
+from prometheus_client.utils import floatToGoString
+
+from parked.errors import LedgerUnavailable
+from parked.job import State
+from parked.ledger import open_ledger
+from parked.ledger.counters import DURATION_BOUNDS_S, FAMILIES, Metric
+from parked.ledger.operations import OwnerRow
+from parked.ledger.store import CounterRow, Reader
+from parked.logs import fields
+from parked_exporter import metrics
+from parked_exporter.metrics import METRICS, AuditFound, OwnSpec, Readings, Series, Spec, Type
+
+# Below Prometheus's usual scrape timeout of 10 s, so that it gets `parked_ledger_up 0` and not a failed scrape.
+DEADLINE_S: Final = 8.0
+MAX_LABEL_CHARS: Final = 128
+LOST_WINDOW_S: Final = 24 * 3600.0  # owners that were lost longer ago are history
+
+log = logging.getLogger(__name__)
+
+
+# --- one look into the ledger ------------------------------------------------------------------------------------
+
+
+def look(url: str, *, tasks: Sequence[str]) -> Readings:
+    """Read all that a scrape shows, in one snapshot. Neither creates a ledger nor migrates one.
+
+    Raises:
+        LedgerUnavailable: it can't be read now.
+    """
+    ledger = open_ledger(url, create=False, migrate=False, role="sidecar")
+    try:
+        with ledger.ask() as reader:
+            return _read(reader, tasks=tasks, now=time.time())
+    finally:
+        ledger.close()
+
+
+def _read(reader: Reader, *, tasks: Sequence[str], now: float) -> Readings:
+    counters: dict[Metric, list[CounterRow]] = defaultdict(list)
+    for row in reader.counters(*FAMILIES):
+        counters[Metric(row.metric)].append(row)
+    owners = {owner.id: owner for owner in reader.owners()}
+    alive = [owner for owner in owners.values() if owner.ended_at is None and owner.lost_at is None]
+    lost = [owner for owner in owners.values() if owner.lost_at is not None]
+    marks = {task: reader.mark(metrics.task_mark(task)) for task in tasks}
+    return Readings(
+        ledger=reader.name,
+        counters={metric: tuple(rows) for metric, rows in counters.items()},
+        oldest={state: reader.oldest(state) for state in (State.PARKED, State.PENDING, State.RUNNING)},
+        owners={"alive": len(alive), "lost": sum(now - (owner.lost_at or 0) <= LOST_WINDOW_S for owner in lost)},
+        audit=AuditFound.from_mark(reader.mark(metrics.AUDIT_MARK)),
+        task_successes={task: at for task, at in marks.items() if at is not None},
+        leases={task: _holder(owners[id]) for task, id in reader.leases().items()},
+    )
+
+
+def _holder(owner: OwnerRow) -> dict[str, Any]:
+    return {"owner": owner.id, "host": owner.facts.host, "pid": owner.facts.pid}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What came of a look: readings, or why there are none."""
+
+    readings: Readings | None
+    why: str  # empty if there are readings
+    took_s: float
+
+
+class Lookout:
+    """Lets one look at the ledger run at a time; whoever comes meanwhile waits for what that one finds.
+
+    The look has a thread of its own and the waiting a deadline, so that a ledger that hangs hangs nobody: while it
+    does, one thread waits for it, and every scrape is answered.
+    """
+
+    def __init__(self, look: Callable[[], Readings], *, deadline_s: float = DEADLINE_S) -> None:
+        self._look = look
+        self._deadline_s = deadline_s
+        self._lock = threading.Lock()
+        self._running: _Look | None = None
+        self._was_up: bool | None = None
+
+    def find(self) -> Found:
+        """Return what the ledger holds now, within the deadline."""
+        began = time.monotonic()
+        with self._lock:
+            running = self._running
+            if running is None:
+                running = self._running = _Look()
+                threading.Thread(target=self._run, args=(running,), name="parked-look", daemon=True).start()
+        if running.done.wait(self._deadline_s) and running.found is not None:
+            return running.found
+        found = Found(None, f"the ledger gave no answer within {self._deadline_s:g} s", time.monotonic() - began)
+        self._note(found)
+        return found
+
+    def _run(self, running: _Look) -> None:
+        began = time.monotonic()
+        try:
+            running.found = Found(self._look(), "", time.monotonic() - began)
+        except LedgerUnavailable as exc:
+            running.found = Found(None, str(exc), time.monotonic() - began)
+        except Exception as exc:  # a damaged ledger may break any reading, and must not break the scrape
+            running.found = Found(None, f"unexpected {type(exc).__name__}", time.monotonic() - began)
+            log.debug("ledger_unreadable", exc_info=True)
+        with self._lock:
+            self._running = None
+        self._note(running.found)
+        running.done.set()
+
+    def _note(self, found: Found) -> None:
+        """Log a change, not every scrape."""
+        is_up = found.readings is not None
+        with self._lock:
+            changed, self._was_up = is_up is not self._was_up, is_up
+        if changed and found.readings is not None:
+            log.info("ledger_readable", extra=fields(ledger=found.readings.ledger))
+        elif changed:
+            log.warning("ledger_unreadable", extra=fields(why=found.why))
+
+
+@dataclass(slots=True)
+class _Look:
+    done: threading.Event = field(default_factory=threading.Event)
+    found: Found | None = None
+
+
+# --- findings as families ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFacts:
+    """What the sidecar says of itself at a scrape."""
+
+    version: str
+    writable: bool | None  # None: it runs no task that writes
+    task_failures: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Collector:
+    """A collector of prometheus-client for one scrape; the registry only asks it to `collect`."""
+
+    found: Found
+    own: OwnFacts
+
+    def collect(self) -> Iterator[FamilyOfSamples]:
+        for spec in METRICS:
+            yield _family(spec, self.found.readings)
+        readable = self.found.readings is not None
+        yield _own_family(metrics.LEDGER_UP, [((), float(readable))])
+        writable = self.own.writable
+        yield _own_family(metrics.LEDGER_WRITABLE, [] if writable is None else [((), float(writable))])
+        yield _own_family(metrics.SCRAPE_DURATION, [((), self.found.took_s)])
+        yield _own_family(
+            metrics.TASK_FAILURES, [((task,), float(count)) for task, count in self.own.task_failures.items()]
+        )
+        yield _own_family(metrics.BUILD_INFO, [((self.own.version,), 1.0)])
+
+
+def _family(spec: Spec, readings: Readings | None) -> FamilyOfSamples:
+    labels = ("ledger", *spec.labels)
+    if spec.type is Type.HISTOGRAM:
+        histogram = HistogramMetricFamily(spec.name, spec.help, labels=labels)
+        for values, buckets, total in _histograms(spec, readings) if readings is not None else ():
+            histogram.add_metric(values, buckets, total)
+        return histogram
+    family = _empty(spec, labels)
+    for series in spec.series(readings) if readings is not None else ():
+        assert readings is not None
+        values = _values(readings, spec, series)
+        if isinstance(family, CounterMetricFamily):
+            family.add_metric(values, series.value, exemplar=_exemplar(series.row))
+        else:
+            family.add_metric(values, series.value)
+    return family
+
+
+def _own_family(spec: OwnSpec, samples: Iterable[tuple[tuple[str, ...], float]]) -> FamilyOfSamples:
+    family = _empty(spec, spec.labels)
+    for values, value in samples:
+        family.add_metric(values, value)
+    return family
+
+
+def _empty(spec: Spec | OwnSpec, labels: Sequence[str]) -> CounterMetricFamily | GaugeMetricFamily:
+    kind = CounterMetricFamily if spec.type is Type.COUNTER else GaugeMetricFamily
+    return kind(spec.name, spec.help, labels=labels)
+
+
+def _values(readings: Readings, spec: Spec, series: Series) -> list[str]:
+    return [readings.ledger, *(cut(series.labels[label]) for label in spec.labels)]
+
+
+def _histograms(
+    spec: Spec, readings: Readings
+) -> Iterator[tuple[list[str], list[tuple[str, float] | tuple[str, float, Exemplar]], float]]:
+    """Each histogram's labels, cumulative buckets and sum. The ledger counts a duration in one bucket only."""
+    parts: dict[tuple[str, ...], dict[str, Series]] = defaultdict(dict)
+    for series in spec.series(readings):
+        row = series.row
+        assert row is not None
+        parts[tuple(_values(readings, spec, series))][row.b] = series
+    for values, by_bound in parts.items():
+        buckets: list[tuple[str, float] | tuple[str, float, Exemplar]] = []
+        count = 0.0
+        for bound in (*DURATION_BOUNDS_S, float("inf")):
+            part = by_bound.get(f"{bound:g}")
+            count += part.value if part is not None else 0.0
+            exemplar = _exemplar(part.row) if part is not None else None
+            name = floatToGoString(bound)  # type: ignore[no-untyped-call]  # prometheus-client's one untyped name here
+            buckets.append((name, count) if exemplar is None else (name, count, exemplar))
+        total = by_bound.get("sum")
+        yield list(values), buckets, total.value if total is not None else 0.0
+
+
+def _exemplar(row: CounterRow | None) -> Exemplar | None:
+    if row is None or row.trace_id is None:
+        return None
+    labels = {"trace_id": row.trace_id} | ({"span_id": row.span_id} if row.span_id is not None else {})
+    return Exemplar(labels, row.example_value if row.example_value is not None else 1.0, row.example_at)
+
+
+def cut(value: str) -> str:
+    """Bound the length of a label value; two long ones that begin alike stay two."""
+    if len(value) <= MAX_LABEL_CHARS:
+        return value
+    tail = hashlib.sha256(value.encode()).hexdigest()[:8]
+    return f"{value[: MAX_LABEL_CHARS - len(tail) - 1]}…{tail}"

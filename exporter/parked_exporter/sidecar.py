@@ -1,0 +1,116 @@
+"""The sidecar's parts put together, and its end: the socket, the web server's threads, the schedule, the signals."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import threading
+from functools import partial
+from types import FrameType
+from typing import Final
+from zoneinfo import ZoneInfo
+
+import waitress
+
+from parked import cron
+from parked.cli.exits import Exit
+from parked.ledger import full_name, open_ledger
+from parked.logs import fields
+from parked.settings import Address, SidecarSettings
+from parked.version import __version__
+from parked_exporter.collector import Lookout, look
+from parked_exporter.schedule import SCHEDULE, Schedule
+from parked_exporter.web import Access, App
+
+# SIGTERM ends the process within a second; what a task that hangs still holds is left to the sweep of another.
+STOP_PATIENCE_S: Final = 0.5
+# A scrape of a ledger that hangs keeps a thread until its deadline, and the probes must still be answered.
+WEB_THREADS: Final = 8
+
+log = logging.getLogger(__name__)
+
+
+class CannotListen(Exception):
+    """The address is taken, or is none of this machine's; the message says which and what to do."""
+
+
+def serve(settings: SidecarSettings, *, read_only: bool, linger_s: float) -> Exit:
+    """Serve until SIGTERM or Ctrl-C, and for `linger_s` after the first of them; a second one ends it at once.
+
+    Raises:
+        CannotListen: the port is in use, say.
+    """
+    signals = Signals()
+    with _listen(settings.listen) as listening:
+        bound = Address(*listening.getsockname()[:2])
+        schedule = None if read_only else _schedule(settings)
+        app = _app(settings, schedule, bound)
+        server = waitress.create_server(app, sockets=[listening], threads=WEB_THREADS, ident=None)
+        threading.Thread(target=server.run, name="parked-web", daemon=True).start()
+        if schedule is not None:
+            schedule.start()
+        ledger = full_name(settings.ledger)
+        log.info("sidecar_started", extra=fields(url=f"http://{bound}", ledger=ledger, version=__version__))
+        received = signals.wait()
+        if linger_s:
+            log.info("sidecar_lingers", extra=fields(for_s=linger_s))
+            signals.wait(linger_s)
+        if schedule is not None:
+            schedule.stop(patience_s=STOP_PATIENCE_S)
+        return Exit.INTERRUPTED if received is signal.SIGINT else Exit.OK
+
+
+def _schedule(settings: SidecarSettings) -> Schedule:
+    return Schedule(
+        partial(open_ledger, settings.ledger, create=False, migrate=False, role="sidecar"),
+        cron=cron.parse(settings.summary_cron),
+        zone=ZoneInfo(settings.timezone),
+    )
+
+
+def _app(settings: SidecarSettings, schedule: Schedule | None, bound: Address) -> App:
+    tasks = [task.name for task in SCHEDULE]
+    hosts = (settings.listen.host, bound.host)
+    return App(
+        ledger_url=settings.ledger,
+        lookout=Lookout(partial(look, settings.ledger, tasks=tasks)),
+        tasks=schedule,
+        access=Access.at(*hosts, external_url=settings.external_url, token=settings.token),
+    )
+
+
+def _listen(address: Address) -> socket.socket:
+    try:
+        family, _, _, _, where = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(where[:2], family=family)
+    except OSError as exc:
+        raise CannotListen(
+            f"can't listen on {address}: {exc.strerror or exc}; set --listen or PARKED_LISTEN to another address"
+        ) from exc
+
+
+class Signals:
+    """SIGTERM and Ctrl-C, to be waited for. From the moment this exists, neither ends the process by itself.
+
+    A signal comes as a byte of a socket pair: what a handler may safely do to a lock or an event is not much.
+    """
+
+    def __init__(self) -> None:
+        self._arrivals, self._sink = socket.socketpair()
+        self._sink.setblocking(False)
+        signal.set_wakeup_fd(self._sink.fileno())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, _nothing)
+
+    def wait(self, timeout_s: float | None = None) -> signal.Signals | None:
+        """Return the next signal; None if none came in that time."""
+        self._arrivals.settimeout(timeout_s)
+        try:
+            return signal.Signals(self._arrivals.recv(1)[0])
+        except TimeoutError:
+            return None
+
+
+def _nothing(number: int, frame: FrameType | None) -> None:
+    """Python writes the byte only for a signal that has a handler."""

@@ -1,0 +1,66 @@
+"""Log records of both programs: one line each, in two formats."""
+
+import io
+import json
+import logging
+
+import pytest
+
+from parked.logs import JsonFormatter, TextFormatter, fields
+
+
+@pytest.fixture
+def log():
+    logger = logging.getLogger("parked.test_logs")
+    logger.propagate = False
+    logger.setLevel(logging.DEBUG)
+    yield logger
+    logger.handlers.clear()
+
+
+def written(log, formatter, act):
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(formatter)
+    log.addHandler(handler)
+    act()
+    return stream.getvalue()
+
+
+def test_a_record_as_text_has_event_and_fields_on_one_line(log):
+    line = written(
+        log, TextFormatter(), lambda: log.warning("owners_lost", extra=fields(owners=[3], jobs=2, role="runner"))
+    )
+
+    assert line.endswith("Z WARNING owners_lost owners=[3] jobs=2 role=runner\n")
+
+
+def test_no_text_can_forge_a_field_or_a_second_line(log):
+    line = written(
+        log, TextFormatter(), lambda: log.error("task_failed", extra=fields(why="away\nERROR forged jobs=0"))
+    )
+
+    assert line.endswith(r'ERROR task_failed why="away\nERROR forged jobs=0"' + "\n")
+    assert line.count("\n") == 1
+
+
+def test_a_record_as_json_is_one_object(log):
+    line = written(log, JsonFormatter(), lambda: log.info("summary", extra=fields(text="clean\n", parked=0)))
+
+    record = json.loads(line)
+    assert record.pop("time").endswith("Z")
+    assert record == {"level": "INFO", "event": "summary", "logger": "parked.test_logs", "text": "clean\n", "parked": 0}
+
+
+@pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()], ids=["text", "json"])
+def test_a_traceback_stays_on_its_record_s_line(log, formatter):
+    def act():
+        try:
+            raise ValueError("two\nlines")
+        except ValueError:
+            log.debug("task_failed", exc_info=True)
+
+    line = written(log, formatter, act)
+
+    assert "ValueError" in line
+    assert line.count("\n") == 1

@@ -1,0 +1,301 @@
+"""The sidecar's tasks on a real ledger: run by hand, and by the scheduler."""
+
+import logging
+import queue
+import threading
+from datetime import UTC
+from functools import partial
+from typing import Any
+
+import pytest
+
+from parked import cron
+from parked.errors import LedgerUnavailable
+from parked.job import State
+from parked.ledger import open_ledger
+from parked.ledger import operations as op
+from parked.ledger.codec import encode, identity
+from parked.ledger.store import Filters
+from parked_exporter import metrics, schedule
+from parked_exporter.collector import look
+from parked_exporter.schedule import Context, Schedule, Task, run_task
+
+PATIENCE_S = 20.0
+Signals = queue.Queue[Any]
+NINE = cron.parse("0 9 * * *")
+FAR_AWAY = op.OwnerFacts("c0ffee", "runner", "build-7", "another boot", "pid:[1]", 4711, "99", "1.0.0")
+SWEEP, AUDIT, SUMMARY = schedule.SCHEDULE
+
+
+@pytest.fixture
+def context():
+    return Context(now=lambda: 1_772_000_000.0)
+
+
+@pytest.fixture
+def events(caplog):
+    caplog.set_level(logging.DEBUG)
+
+    def named(name):
+        return [record.parked_fields for record in caplog.records if record.getMessage() == name]
+
+    return named
+
+
+def unaccounted(url):
+    readings = look(url, tasks=[])
+    return {series.labels["pipeline"]: series.value for series in metrics.unaccounted(readings)}
+
+
+def job_of_a_dead_owner(ledger):
+    owner_id = ledger.record(op.Register(FAR_AWAY))
+    return ledger.record(
+        op.Accept("captions", "", "a-1", "m", encode({}), identity({}), caller="tests:call", start_for=owner_id)
+    )
+
+
+def test_a_job_whose_owner_stands_still_for_30_s_is_parked_as_an_orphan(url, context):
+    clock = [0.0]
+    with open_ledger(url, role="sidecar", monotonic=lambda: clock[0]) as ledger:
+        job = job_of_a_dead_owner(ledger)
+        states = []
+        for clock[0] in (0.0, 15.0, 29.9, 30.0):
+            run_task(SWEEP, ledger, context)
+            with ledger.ask() as reader:
+                (row,) = reader.jobs_by_key("a-1", pipeline=None, batch=None)
+            states.append((row.state, row.error_class))
+
+    assert job.row.state is State.RUNNING
+    assert states == [(State.RUNNING, None)] * 3 + [(State.PARKED, "orphaned:maybe_sent")]
+
+
+def test_the_audit_leaves_that_all_is_well(url, ledger, pipeline, context):
+    pipeline.succeed("a-1")
+    pipeline.park("a-2")
+
+    run_task(AUDIT, ledger, context)
+
+    assert unaccounted(url) == {"captions": 0.0}
+    assert look(url, tasks=[]).audit == metrics.AuditFound(1_772_000_000.0, {})
+
+
+def test_a_hand_edited_row_is_found_by_the_audit_and_moves_the_metric(url, ledger, pipeline, context, edit, events):
+    pipeline.succeed("a-1")
+    pipeline.park("a-2")
+    edit("UPDATE jobs SET state = 'pending' WHERE job_id = 'a-2'")
+
+    run_task(AUDIT, ledger, context)
+
+    assert unaccounted(url) == {"captions": 1.0}
+    assert {(found["pipeline"], found["what"]) for found in events("audit_found_imbalance")} >= {("captions", "parked")}
+
+
+def test_a_forged_counter_moves_the_metric_at_the_next_scrape(url, pipeline, edit):
+    pipeline.succeed("a-1")
+    edit("UPDATE counters SET value = value + 5 WHERE metric = 'jobs_accepted'")
+
+    assert unaccounted(url) == {"captions": 5.0}
+
+
+def test_what_was_mended_is_well_again_after_the_next_audit(url, ledger, pipeline, context, edit):
+    pipeline.park("a-1")
+    edit("UPDATE jobs SET state = 'pending'")
+    run_task(AUDIT, ledger, context)
+    edit("UPDATE jobs SET state = 'parked'")
+    run_task(AUDIT, ledger, context)
+
+    assert unaccounted(url) == {"captions": 0.0}
+
+
+def test_the_summary_is_one_record_with_the_text_and_the_facts(ledger, pipeline, context, events):
+    pipeline.park("a-1")
+
+    run_task(SUMMARY, ledger, context)
+
+    (record,) = events("summary")
+    assert record["text"].startswith(f"ledger {ledger.where}\n")
+    assert record["parked"] == 1
+    assert record["classes"] == [{"error_class": "exhausted:503", "jobs": 1, "new": 0}]
+
+
+def test_the_summary_is_made_when_all_is_well_too(ledger, context, events):
+    run_task(SUMMARY, ledger, context)
+
+    (record,) = events("summary")
+    assert "dead-letter: clean (0 parked)" in record["text"]
+
+
+def test_what_is_new_counts_from_the_last_scheduled_summary(ledger, pipeline, events):
+    pipeline.park("a-1")
+    with ledger.ask() as reader:
+        (parked,) = reader.jobs(Filters(), states=[State.PARKED])
+    run_task(SUMMARY, ledger, Context(now=lambda: parked.parked_at + 1))
+    run_task(SUMMARY, ledger, Context(now=lambda: parked.parked_at + 2))
+    run_task(SUMMARY, ledger, Context(now=lambda: parked.parked_at + 3))
+
+    assert [record["new"] for record in events("summary")] == [0, 0, 0]
+    assert [record["parked"] for record in events("summary")] == [1, 1, 1]
+
+
+def test_a_summary_with_orphans_says_so(ledger, context, events):
+    job_of_a_dead_owner(ledger)
+    (owner,) = ledger.record(op.Beat(ledger.owner_id)).owners.values()
+    ledger.record(op.Lose({owner.id: owner.beat}))
+
+    run_task(SUMMARY, ledger, context)
+
+    (record,) = events("summary")
+    assert [one["error_class"] for one in record["classes"]] == ["orphaned:maybe_sent"]
+
+
+def test_a_task_that_succeeded_is_seen_on_the_metrics(url, ledger, context):
+    assert look(url, tasks=["audit"]).task_successes == {}
+
+    run_task(AUDIT, ledger, context)
+
+    assert look(url, tasks=["audit"]).task_successes == {"audit": 1_772_000_000.0}
+
+
+def test_a_task_runs_in_one_sidecar_until_that_one_leaves(url, ledger, context):
+    other = open_ledger(url, role="sidecar")
+
+    held = [run_task(AUDIT, ledger, context), run_task(AUDIT, other, context), run_task(AUDIT, ledger, context)]
+    ledger.close()
+    taken = run_task(AUDIT, other, context)
+    other.close()
+
+    assert held == [True, False, True]
+    assert taken
+
+
+def test_ready_says_who_holds_which_lease(url, ledger, context):
+    run_task(AUDIT, ledger, context)
+
+    (holder,) = look(url, tasks=[]).leases.values()
+    assert holder.keys() == {"owner", "host", "pid"}
+    assert holder["owner"] == ledger.owner_id
+
+
+# --- the scheduler -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def start():
+    started = []
+
+    def start(open_ledger, *tasks):
+        running = Schedule(open_ledger, cron=NINE, zone=UTC, tasks=tasks)
+        started.append(running)
+        running.start()
+        return running
+
+    yield start
+    for running in started:
+        if running.running:
+            running.stop(patience_s=PATIENCE_S)
+
+
+def test_tasks_with_an_interval_run_at_once(url, ledger, start):
+    runs: Signals = queue.Queue()
+
+    running = start(partial(open_ledger, url, create=False), Task("first", lambda *_: runs.put(1), every_s=3600))
+
+    assert runs.get(timeout=PATIENCE_S)
+    assert running.running
+
+
+def test_a_task_that_fails_is_counted_and_run_again(url, ledger, start, events):
+    outcomes = iter([ValueError("a secret prompt"), None])
+    runs: Signals = queue.Queue()
+
+    def run(ledger, context):
+        outcome = next(outcomes, None)
+        runs.put(outcome)
+        if outcome is not None:
+            raise outcome
+
+    running = start(partial(open_ledger, url, create=False), Task("shaky", run, every_s=0.01))
+    runs.get(timeout=PATIENCE_S)
+    runs.get(timeout=PATIENCE_S)
+    running.stop(patience_s=PATIENCE_S)
+
+    assert running.failures["shaky"] >= 1
+    assert events("task_failed")[0]["task"] == "shaky"
+    assert "secret" not in str([record for record in events("task_failed") if "why" in record])
+
+
+def test_a_ledger_that_is_not_there_yet_is_waited_for(url, start):
+    opened: Signals = queue.Queue()
+    tries: Signals = queue.Queue()
+
+    def open_when_there():
+        tries.put(1)
+        return open_ledger(url, create=False, migrate=False, role="sidecar")
+
+    running = start(open_when_there, Task("first", lambda ledger, _: opened.put(ledger.name), every_s=0.01))
+    tries.get(timeout=PATIENCE_S)
+    tries.get(timeout=PATIENCE_S)
+    assert (running.writable, dict(running.failures)) == (False, {"first": 0})
+
+    with open_ledger(url) as ledger:
+        assert opened.get(timeout=PATIENCE_S) == ledger.name
+
+
+def test_a_ledger_that_another_one_replaced_is_left_for_the_new_one(url, tmp_path, start):
+    names: Signals = queue.Queue()
+    open_ledger(url).close()
+    start(
+        partial(open_ledger, url, create=False, role="sidecar"),
+        Task("first", lambda ledger, _: names.put(ledger.name), every_s=0.01),
+    )
+    old = names.get(timeout=PATIENCE_S)
+
+    for file in tmp_path.glob("parked.db*"):
+        file.rename(tmp_path / file.name.replace("parked", "old"))
+    with open_ledger(url) as ledger:
+        new = ledger.name
+
+    seen = old
+    while seen == old:
+        seen = names.get(timeout=PATIENCE_S)
+    assert seen == new
+
+
+def test_a_task_that_hangs_is_reported_and_stops_neither_the_others_nor_the_end(url, ledger, events):
+    hanging, go_on = threading.Event(), threading.Event()
+    others: Signals = queue.Queue()
+
+    def hang(ledger, context):
+        hanging.set()
+        go_on.wait(PATIENCE_S)
+
+    running = Schedule(
+        partial(open_ledger, url, create=False),
+        cron=NINE,
+        zone=UTC,
+        tasks=[Task("hangs", hang, every_s=0.01), Task("works", lambda *_: others.put(1), every_s=0.01)],
+    )
+    running.start()
+    assert hanging.wait(PATIENCE_S)
+    for _ in range(3):
+        others.get(timeout=PATIENCE_S)
+    running.stop(patience_s=PATIENCE_S)
+    go_on.set()
+
+    assert not running.running
+    assert events("task_still_running")[0]["task"] == "hangs"
+
+
+def test_a_ledger_that_is_away_is_a_failure_and_not_writable(start):
+    tries: Signals = queue.Queue()
+
+    def open_nothing():
+        tries.put(1)
+        raise LedgerUnavailable("the ledger is away")
+
+    running = start(open_nothing, Task("first", lambda *_: None, every_s=0.01))
+    tries.get(timeout=PATIENCE_S)
+    tries.get(timeout=PATIENCE_S)
+
+    assert running.failures["first"] >= 1
+    assert not running.writable

@@ -1,0 +1,308 @@
+"""A real sidecar process, asked over HTTP."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from parked.ledger import open_ledger
+
+MODEL = "gemini-3.5-flash"
+PATIENCE_S = 20.0
+
+
+def run(*flags, env=None, code=None):
+    """Run the command to its end."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PARKED_")}
+    return subprocess.run(
+        [sys.executable, *(["-c", code] if code else ["-m", "parked_exporter.cli"]), *flags],
+        env={**environment, "PYTHONPATH": os.pathsep.join(sys.path), **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+
+
+def labels(**given):
+    return tuple(sorted(given.items()))
+
+
+def test_what_runs_did_is_on_the_metrics(start_sidecar, pipeline):
+    pipeline.succeed("a-1", duration_s=0.3)
+    pipeline.park("a-2")
+
+    samples = start_sidecar().scrape()
+
+    job = labels(pipeline="captions", model=MODEL)
+    parked = labels(pipeline="captions", model=MODEL, error_class="exhausted:503", reason="overloaded")
+    assert samples["parked_ledger_up"] == {(): 1.0}
+    assert samples["parked_jobs_accepted_total"] == {job: 2.0}
+    assert samples["parked_jobs_succeeded_total"] == {job: 1.0}
+    assert samples["parked_jobs_parked_total"][parked] == 1.0
+    assert samples["parked_jobs"] == {parked: 1.0}
+    assert samples["parked_ledger_jobs"][labels(pipeline="captions", state="parked")] == 1.0
+    assert samples["parked_unaccounted_jobs"] == {labels(pipeline="captions"): 0.0}
+    assert samples["parked_attempts_total"] == {
+        labels(pipeline="captions", model=MODEL, kind="ok", reason="ok"): 1.0,
+        labels(pipeline="captions", model=MODEL, kind="retryable", reason="overloaded"): 1.0,
+    }
+    assert samples["parked_attempt_duration_seconds_sum"][labels(pipeline="captions", model=MODEL, kind="ok")] == 0.3
+    assert sum(samples["parked_tokens_total"].values()) == 30.0
+
+
+def test_each_scrape_is_fresh(start_sidecar, pipeline):
+    sidecar = start_sidecar()
+    job = labels(pipeline="captions", model=MODEL)
+
+    for count in (1.0, 2.0, 3.0):
+        pipeline.succeed(f"a-{count}")
+        assert sidecar.scrape()["parked_jobs_succeeded_total"] == {job: count}
+
+
+def test_counters_never_fall_when_runner_and_sidecar_are_restarted(start_sidecar, url, pipeline):
+    pipeline.succeed("a-1")
+    pipeline.park("a-2")
+    first = start_sidecar()
+    before = first.scrape()
+    first.stop()
+    pipeline.ledger.close()
+    with open_ledger(url) as ledger:
+        type(pipeline)(ledger).succeed("a-3")
+    after = start_sidecar().scrape()
+
+    counters = [name for name in before if name.endswith(("_total", "_bucket", "_count", "_sum"))]
+    assert len(counters) >= 6
+    for name in counters:
+        if name != "parked_task_failures_total":  # the sidecar's own
+            assert all(after[name][series] >= value for series, value in before[name].items()), name
+
+
+def test_the_tasks_run_by_themselves_and_say_so(start_sidecar, pipeline):
+    pipeline.park("a-1")
+    sidecar = start_sidecar()
+
+    def all_ran(samples):
+        return {dict(series)["task"] for series in samples.get("parked_task_last_success_timestamp_seconds", {})} == {
+            "orphan_sweep",
+            "audit",
+        }
+
+    sidecar.until(all_ran)
+    samples = sidecar.scrape()
+    assert samples["parked_ledger_writable"] == {(): 1.0}
+    assert samples["parked_audit_timestamp_seconds"][()] == pytest.approx(time.time(), abs=60)
+    status, _, body = sidecar.get("/-/ready")
+    assert status == 200
+    assert {lease["pid"] for lease in json.loads(body)["leases"].values()} == {sidecar.process.pid}
+
+
+def test_the_sidecar_waits_for_a_ledger_that_is_not_there_yet(start_sidecar, url, tmp_path):
+    sidecar = start_sidecar()
+
+    assert sidecar.scrape()["parked_ledger_up"] == {(): 0.0}
+    assert sidecar.get("/-/ready")[0] == 503
+    assert not list(tmp_path.iterdir())  # and makes none
+
+    open_ledger(url).close()
+    assert sidecar.scrape()["parked_ledger_up"] == {(): 1.0}
+    assert sidecar.get("/-/ready")[0] == 200
+
+
+def remove(file):
+    file.unlink()
+
+
+def damage(file):
+    file.write_bytes(b"no database at all" * 1000)
+
+
+def make_newer(file):
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("INSERT INTO schema_version SELECT 9999, 0, 'later', applied_at, '9.0' FROM schema_version")
+
+
+@pytest.mark.parametrize("harm", [remove, damage, make_newer])
+def test_a_ledger_that_cannot_be_read_is_down_and_comes_back_by_itself(start_sidecar, url, tmp_path, harm):
+    open_ledger(url).close()
+    file, copy = tmp_path / "parked.db", tmp_path / "copy.db"
+    shutil.copy(file, copy)
+    sidecar = start_sidecar("--read-only")
+
+    assert sidecar.scrape()["parked_ledger_up"] == {(): 1.0}
+    harm(file)
+    assert sidecar.scrape()["parked_ledger_up"] == {(): 0.0}
+    copy.replace(file)
+    assert sidecar.scrape()["parked_ledger_up"] == {(): 1.0}
+    assert sidecar.event("ledger_unreadable")["why"]
+
+
+def test_sigterm_ends_it_within_a_second_while_its_tasks_wait_for_a_lock(start_sidecar, ledger, locked):
+    sidecar = start_sidecar()
+    sidecar.get("/-/healthy")
+    began = time.monotonic()
+
+    assert sidecar.stop() == 0
+    assert time.monotonic() - began < 1.0
+
+
+def test_many_scrapes_at_once_are_all_answered(start_sidecar, pipeline):
+    pipeline.succeed("a-1")
+    sidecar, found = start_sidecar(), []
+    threads = [threading.Thread(target=lambda: found.append(sidecar.scrape()["parked_ledger_up"])) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+
+    assert found == [{(): 1.0}] * 12
+
+
+def test_a_sidecar_that_only_reads_takes_no_lease_and_owns_nothing(start_sidecar, url, pipeline):
+    pipeline.succeed("a-1")
+    sidecar = start_sidecar("--read-only")
+
+    samples = sidecar.scrape()
+    state = json.loads(sidecar.get("/-/ready")[2])
+    sidecar.stop()
+
+    assert samples["parked_owners"][labels(state="alive")] == 1.0  # the runner
+    assert "parked_ledger_writable" not in samples
+    assert state["read_only"] is True
+    with pipeline.ledger.ask() as reader:
+        assert reader.leases() == {}
+
+
+def test_sigterm_ends_it_within_a_second_with_status_0(start_sidecar, ledger):
+    sidecar = start_sidecar()
+    sidecar.scrape()
+    began = time.monotonic()
+
+    assert sidecar.stop() == 0
+    assert time.monotonic() - began < 1.0
+
+
+def test_the_sidecar_leaves_as_an_owner_when_it_ends(start_sidecar, ledger):
+    sidecar = start_sidecar()
+    sidecar.until(lambda samples: "parked_task_last_success_timestamp_seconds" in samples)
+    sidecar.stop()
+
+    with ledger.ask() as reader:
+        (owner,) = [owner for owner in reader.owners() if owner.facts.role == "sidecar"]
+    assert owner.ended_at is not None
+
+
+def test_ctrl_c_ends_it_with_status_130(start_sidecar, ledger):
+    assert start_sidecar().stop(signal.SIGINT) == 130
+
+
+def test_a_sidecar_that_lingers_goes_on_answering_until_a_second_signal(start_sidecar, pipeline):
+    sidecar = start_sidecar("--linger", "60s")
+    sidecar.process.send_signal(signal.SIGTERM)
+    sidecar.event("sidecar_lingers")
+    pipeline.succeed("a-1")
+
+    assert sidecar.scrape()["parked_jobs_succeeded_total"]
+    assert sidecar.stop() == 0
+
+
+def test_head_and_gzip_work_over_the_wire(start_sidecar, ledger):
+    sidecar = start_sidecar()
+
+    head_status, head, body = sidecar.get("/metrics", method="HEAD")
+    zipped = sidecar.get("/metrics", headers={"Accept-Encoding": "gzip"})
+
+    assert (head_status, body) == (200, b"")
+    assert int(head["content-length"]) > 1000
+    assert zipped[1]["content-encoding"] == "gzip"
+    assert "server" not in head
+
+
+def test_a_foreign_host_is_turned_away_over_the_wire(start_sidecar, ledger):
+    assert start_sidecar().get("/metrics", headers={"Host": "evil.example.com"})[0] == 421
+
+
+def test_the_sidecar_is_small_and_does_not_load_the_sdk(start_sidecar, pipeline):
+    pipeline.succeed("a-1")
+    sidecar = start_sidecar()
+    for _ in range(20):
+        sidecar.scrape()
+
+    proc = Path(f"/proc/{sidecar.process.pid}")
+    rss_kib = next(int(line.split()[1]) for line in proc.joinpath("status").read_text().splitlines() if "VmRSS" in line)
+    loaded = proc.joinpath("maps").read_text()
+    assert rss_kib < 50 * 1024
+    assert "pydantic" not in loaded  # comes with google-genai
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_has_no_complaint(start_sidecar, pipeline):
+    pipeline.succeed("a-1")
+    pipeline.park("a-2")
+    _, _, body = start_sidecar().get("/metrics")
+
+    checked = subprocess.run(["promtool", "check", "metrics"], input=body, capture_output=True, timeout=PATIENCE_S)
+
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
+
+
+# --- what ends before it starts ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "env", "said"),
+    [
+        (["--listen", "9465"], {}, "--listen must be host:port"),
+        ([], {"PARKED_SUMMARY_CRON": "0 9 * * 8"}, "PARKED_SUMMARY_CRON must be five cron fields"),
+        ([], {"PARKED_TIMEZONE": "Mars/Olympus"}, "PARKED_TIMEZONE must be a time zone"),
+        ([], {"PARKED_TOKEN": "short"}, "PARKED_TOKEN must be at least 16"),
+        ([], {"PARKED_LISTENS": "127.0.0.1:1"}, "did you mean PARKED_LISTEN?"),
+        (["--ledger", "mysql://db"], {}, "a ledger is named by a URL"),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence_and_status_2(flags, env, said):
+    ended = run("--check", *flags, env=env)
+
+    assert ended.returncode == 2
+    assert said in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("flags", [["--linger", "soon"], ["--lingr", "45s"]])
+def test_a_wrong_flag_is_status_2(flags):
+    assert run(*flags).returncode == 2
+
+
+def test_check_ends_with_0_where_all_is_fine_and_starts_nothing(tmp_path):
+    ended = run("--check", "--ledger", f"sqlite:///{tmp_path / 'none.db'}")
+
+    assert ended.returncode == 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_port_in_use_is_one_sentence_and_status_3():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ended = run("--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+
+    assert ended.returncode == 3
+    assert "can't listen on 127.0.0.1:" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_without_the_extra_the_command_says_what_to_install():
+    code = "import sys; sys.modules['apscheduler'] = None; from parked_exporter.cli import main; sys.exit(main([]))"
+
+    ended = run(code=code)
+
+    assert ended.returncode == 3
+    assert "pip install 'parked[exporter]'" in ended.stderr
+    assert ended.stderr.count("\n") == 1
