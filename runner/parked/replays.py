@@ -77,9 +77,10 @@ async def replaying(on: Running, ids: array[int], replay_id: int) -> AsyncIterat
     """The source of a pool that runs these jobs again. Each is claimed when its turn comes, if it is still parked."""
     for page in _pages(ids):
         with on.ledger.ask() as reader:
-            yield [on.hold(row, decode(body), replay_id=replay_id) for row, body in reader.jobs_with_payloads(page)]
+            jobs = reader.jobs_with_payloads(page)
+        yield [on.hold(row, decode(body), replay_id=replay_id) for row, body in jobs]
 
 
-def _pages(ids: array[int]) -> Iterator[array[int]]:
+def _pages(ids: array[int]) -> Iterator[list[int]]:
     for start in range(0, len(ids), PAGE):
-        yield ids[start : start + PAGE]
+        yield ids[start : start + PAGE].tolist()

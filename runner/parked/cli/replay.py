@@ -11,7 +11,6 @@ import socket
 import time
 from collections import Counter
 from contextlib import suppress
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from parked.cli.drain import Drain
@@ -29,6 +28,7 @@ from parked.settings import Settings
 if TYPE_CHECKING:
     from parked.cli.frame import Subparsers
     from parked.ledger import Ledger
+    from parked.ledger.store import Filters
     from parked.replays import Called, Choice
     from parked.running import CallModel
 
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         if not args.apply:
             _tell_dry_run(args, ledger, choice)
             return Exit.OK
-        return _apply(args, settings, ledger, choice, callers)
+        return _apply(args, settings, ledger, filters, choice, callers)
 
 
 class _Callers:
@@ -108,13 +108,15 @@ class _Callers:
                 await aclose()
 
 
-def _apply(args: argparse.Namespace, settings: Settings, ledger: Ledger, choice: Choice, callers: _Callers) -> int:
+def _apply(
+    args: argparse.Namespace, settings: Settings, ledger: Ledger, filters: Filters, choice: Choice, callers: _Callers
+) -> int:
     from parked.ledger.operations import CloseReplay, OpenReplay
     from parked.tracing import set_up
 
     shut_down = set_up("parked")
     who = f"{_user()}@{socket.gethostname()}"
-    said = {name: value for name, value in asdict(filters_of(args, now=time.time())).items() if value}
+    said = {name: value for name, value in filters._asdict().items() if value}
     replay_id = ledger.record(OpenReplay(args.name, who, json.dumps(said)))
     states: Counter[State] = Counter()
     drain = Drain()

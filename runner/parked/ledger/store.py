@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from parked.job import State
@@ -49,8 +48,7 @@ class Store(Protocol):
     def take_lease(self, rows: Sequence[op.TakeLease]) -> Sequence[bool]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Filters:
+class Filters(NamedTuple):
     """Which jobs; None means any. All that are given must hold."""
 
     pipeline: str | None = None

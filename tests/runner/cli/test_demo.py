@@ -1,0 +1,25 @@
+"""`parked demo` tells the truth: it fails where a command in it does something else than the story says."""
+
+import json
+from pathlib import Path
+
+
+def test_the_demo_ends_with_an_answer_for_every_job_but_those_that_a_filter_refuses(shell):
+    done = shell("python -m parked.cli demo")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "50 lines: 44 answered, 6 parked" in done.stdout
+    assert 'parked_jobs{error_class="exhausted:503"' in done.stdout
+    assert "6 jobs replayed: 4 recovered, 2 parked again, 0 left alone" in done.stdout
+    assert "48 of 50 answers in answers.jsonl, each once" in done.stdout
+    folder = Path(done.stdout.split("In ")[1].split(",")[0])
+    lines = [json.loads(line)["job_id"] for line in (folder / "answers.jsonl").read_text().splitlines()]
+    assert len(set(lines)) == len(lines) == 48
+
+
+def test_a_key_in_the_environment_is_not_used_and_the_demo_says_how_to_use_it(shell):
+    done = shell("GEMINI_API_KEY=never-sent python -m parked.cli demo")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "never-sent" not in done.stdout
+    assert "The same against the real API" in done.stdout
