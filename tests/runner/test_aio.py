@@ -12,8 +12,6 @@ from parked.job import State
 from parked.ledger.store import Filters
 from parked.simulator import replies as reply
 
-pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
-
 JOB = parked.Job("a-1", model="m", payload={"contents": "What is six times seven?"})
 
 

@@ -33,8 +33,6 @@ from parked.simulator.replies import (
 )
 
 # The SDK subclasses aiohttp's session, which aiohttp discourages; nothing that the adapter could do otherwise.
-pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
-
 MODEL = "gemini-3.5-flash"
 REST = {"contents": [{"parts": [{"text": "What is six times seven?"}]}], "generationConfig": {"temperature": 0}}
 SDK = {"contents": "What is six times seven?", "config": {"temperature": 0, "max_output_tokens": 64}}
@@ -129,6 +127,30 @@ def test_a_payload_in_the_sdk_s_spelling_goes_through_its_types(simulator, ask):
             "generationConfig": {"maxOutputTokens": 64},
         }
     ]
+
+
+def test_a_config_with_much_in_it_is_sent_as_the_sdk_by_itself_sends_it(simulator, ask):
+    config: Any = {
+        "system_instruction": "be brief",
+        "top_k": 40,
+        "stop_sequences": ["END"],
+        "response_mime_type": "application/json",
+        "response_schema": {"type": "OBJECT", "properties": {"a": {"type": "STRING"}}},
+        "safety_settings": [{"category": "HARM_CATEGORY_HARASSMENT", "threshold": "BLOCK_NONE"}],
+        "tools": [{"function_declarations": [{"name": "look_up", "description": "looks up"}]}, {"google_search": {}}],
+        "tool_config": {"function_calling_config": {"mode": "AUTO"}},
+        "cached_content": "cachedContents/c-1",
+        "thinkingConfig": {"thinkingBudget": 100},
+    }
+    contents = ["hello", {"inline_data": {"mime_type": "image/png", "data": "iVBORw0KGgo="}}]
+    with genai.Client() as client:
+        client.models.generate_content(model=MODEL, contents=contents, config=config)
+
+    ask({"contents": contents, "config": config})
+
+    by_itself, through_us = simulator.bodies
+    assert through_us == by_itself
+    assert len(through_us) == 7  # contents, and what of the config goes beside `generationConfig`
 
 
 def test_a_payload_is_left_as_it_was(ask):

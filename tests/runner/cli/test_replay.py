@@ -14,8 +14,6 @@ from parked.simulator import Simulator
 from parked.simulator import replies as reply
 from parked.verdict import Reason
 
-pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
-
 
 @pytest.fixture
 def api(monkeypatch):

@@ -18,8 +18,6 @@ from parked.ledger.store import Filters
 from parked.simulator import Simulator
 from parked.simulator import replies as reply
 
-pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
-
 
 @pytest.fixture
 def api(monkeypatch):

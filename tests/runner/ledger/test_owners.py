@@ -68,7 +68,7 @@ def test_another_process_with_its_pid_is_not_the_owner():
 @pytest.mark.parametrize("fact", ["boot_id", "pid_namespace"])
 def test_nothing_is_known_of_a_process_elsewhere_even_with_the_same_host_name(fact):
     here = owners.facts("runner")
-    elsewhere = here._replace(**{fact: "another"}, **NO_SUCH_PID)
+    elsewhere = here._replace(**NO_SUCH_PID | {fact: "another"})
 
     assert not dead_here(elsewhere, here=here)
 
