@@ -27,7 +27,7 @@ LabelSet = tuple[Metric, str, str, str, str]  # the first five fields of a Move:
 
 
 class Tally:
-    """The counters that a transaction moves, gathered: a rollback drops them with the rest."""
+    """The counters that a transaction moves, gathered; the next one begins with none, whether this commits or not."""
 
     def __init__(self) -> None:
         self.values: dict[LabelSet, float] = {}
@@ -60,65 +60,68 @@ class Books(ABC):
     # --- taking on ---
 
     def accept(self, rows: Sequence[op.Accept]) -> list[op.Accepted | Exception]:
-        place = self.last_place() + 1
-        ids = self.insert_jobs(rows, place)
-        new = [
-            None if id is None else moves.accepted(row, id=id, place=place + offset, now=self.now)
-            for offset, (row, id) in enumerate(zip(rows, ids, strict=True))
-        ]
-        for (pipeline, model), jobs in Counter((job.pipeline, job.model) for job in new if job is not None).items():
-            self.tally.add(moves.count_accepted(pipeline, model, jobs=jobs, now=self.now))
-        known = self.known_jobs([row for row, id in zip(rows, ids, strict=True) if id is None])
+        place = self.last_place()
+        drafts = [moves.accepted(row, place=(place := place + 1), now=self.now) for row in rows]
+        # A new job that starts at once is inserted as running: its indexes are written once instead of twice.
+        starts = [self._first_start(draft, row) for draft, row in zip(drafts, rows, strict=True)]
+        stored = [draft if start is None else start.row for draft, start in zip(drafts, starts, strict=True)]
+        new = self._take_on(stored, rows)
+        known = self.known_jobs([row for row, job in zip(rows, new, strict=True) if job is None])
 
         results: list[op.Accepted | Exception] = []
-        starts: list[Change] = []
-        for row, job in zip(rows, new, strict=True):
+        changes: list[Change] = []
+        for row, start, job in zip(rows, starts, new, strict=True):
             accepted = self._accepted(row, job, known)
-            if row.start_for is None or isinstance(accepted, Exception) or accepted.row.state is not State.PENDING:
-                results.append(accepted)
-            elif not self.owner_alive(row.start_for):
-                results.append(OwnerLost(row.start_for))
-            else:
-                change = moves.started(
-                    accepted.row, owner_id=row.start_for, span=row.span, last_is_open=False, now=self.now
-                )
-                assert change is not None
-                starts.append(change)
-                results.append(op.Accepted(change.row, accepted.created, change.opened))
-        self._write(starts)
+            if isinstance(accepted, op.Accepted):
+                there = accepted.row
+                if job is None:
+                    start = self._first_start(there, row)
+                elif start is not None:
+                    start = start._replace(was=there, row=there)
+                if start is not None:
+                    changes.append(start)
+                    accepted = op.Accepted(start.row, accepted.created, start.opened)
+                elif row.start_for is not None and there.state is State.PENDING:
+                    accepted = OwnerLost(row.start_for)
+            results.append(accepted)
+        self._write(changes)
         return results
 
     def take_over(self, rows: Sequence[op.TakeOver]) -> list[op.Accepted | Exception]:
-        place = self.last_place() + 1
-        ids = self.insert_jobs(rows, place)
-        known = self.known_jobs([row for row, id in zip(rows, ids, strict=True) if id is None])
+        place = self.last_place()
+        new = self._take_on([moves.accepted(row, place=(place := place + 1), now=self.now) for row in rows], rows)
+        known = self.known_jobs([row for row, job in zip(rows, new, strict=True) if job is None])
         results: list[op.Accepted | Exception] = []
         changes: list[Change] = []
-        elsewhere: dict[int, int] = {}
-        for offset, (row, id) in enumerate(zip(rows, ids, strict=True)):
-            new = None if id is None else moves.accepted(row, id=id, place=place + offset, now=self.now)
-            accepted = self._accepted(row, new, known)
-            if isinstance(accepted, Exception) or accepted.row.state not in (State.PENDING, State.PARKED):
-                results.append(accepted)
-                continue
-            if new is not None:
-                self.tally.add(moves.count_accepted(row.pipeline, row.model, jobs=1, now=self.now))
-            change = moves.taken_over(row, accepted.row, known=new is None, now=self.now)
-            elsewhere[change.row.id] = change.row.calls - accepted.row.calls - 1
-            changes.append(change)
-            results.append(op.Accepted(change.row, accepted.created))
-        placed = {row.id: row for row in self._write(changes)}
-        self.add_calls_elsewhere(elsewhere)
+        for row, job in zip(rows, new, strict=True):
+            accepted = self._accepted(row, job, known)
+            results.append(accepted)
+            if isinstance(accepted, op.Accepted) and accepted.row.state in (State.PENDING, State.PARKED):
+                changes.append(moves.taken_over(row, accepted.row, known=job is None, now=self.now))
+        parked = {row.id: row for row in self._write(changes)}
+        self.add_calls_elsewhere({change.was.id: change.row.calls - change.was.calls - 1 for change in changes})
         return [
-            op.Accepted(placed[result.row.id], result.created)
-            if isinstance(result, op.Accepted) and result.row.id in placed
-            else result
+            result._replace(row=parked.get(result.row.id, result.row)) if isinstance(result, op.Accepted) else result
             for result in results
         ]
 
+    def _first_start(self, job: JobRow, row: op.Accept) -> Change | None:
+        """How a job that is accepted starts at once; None if it doesn't."""
+        if row.start_for is None or not self.owner_alive(row.start_for):
+            return None
+        return moves.started(job, owner_id=row.start_for, span=row.span, last_is_open=False, now=self.now)
+
+    def _take_on(self, jobs: Sequence[JobRow], rows: Sequence[op.Accept | op.TakeOver]) -> list[JobRow | None]:
+        """Store new jobs and count them; return them with their ids, None where one was known before."""
+        ids = self.insert_jobs(jobs, [row.payload for row in rows])
+        new = [None if id is None else JobRow(id, *job[1:]) for id, job in zip(ids, jobs, strict=True)]
+        for (pipeline, model), count in Counter((job.pipeline, job.model) for job in new if job is not None).items():
+            self.tally.add(moves.count_accepted(pipeline, model, jobs=count, now=self.now))
+        return new
+
     def _accepted(
         self, row: op.Accept | op.TakeOver, new: JobRow | None, known: Mapping[tuple[str, str, str], JobRow]
-    ) -> op.Accepted | JobConflict:
+    ) -> op.Accepted | Exception:
         if new is not None:
             return op.Accepted(new, created=True)
         there = known[row.pipeline, row.batch, row.job_id]
@@ -267,8 +270,8 @@ class Books(ABC):
         """The highest place in line; 0 if nobody stands in it."""
 
     @abstractmethod
-    def insert_jobs(self, rows: Sequence[op.Accept | op.TakeOver], place: int) -> list[int | None]:
-        """Insert them as pending with their payloads, the first at `place`. None where the job is known already."""
+    def insert_jobs(self, jobs: Sequence[JobRow], payloads: Sequence[Body]) -> list[int | None]:
+        """Insert jobs that are pending or started, with their payloads; return their ids. None: it is known already."""
 
     @abstractmethod
     def known_jobs(self, rows: Sequence[op.Accept | op.TakeOver]) -> dict[tuple[str, str, str], JobRow]:

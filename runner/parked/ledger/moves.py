@@ -66,10 +66,10 @@ class Change(NamedTuple):
 # --- taking on -------------------------------------------------------------------------------------------------
 
 
-def accepted(op: Accept | TakeOver, *, id: int, place: int, now: float) -> JobRow:
-    """Return the row of a job that was just taken on."""
+def accepted(op: Accept | TakeOver, *, place: int, now: float) -> JobRow:
+    """Return the row of a job that is to be taken on; it gets its id when it is stored."""
     return JobRow(
-        id, op.pipeline, op.batch, op.job_id, op.model, after(None, Event.ACCEPT), None, None, None, None, None, None,
+        0, op.pipeline, op.batch, op.job_id, op.model, after(None, Event.ACCEPT), None, None, None, None, None, None,
         0, 0, 0, None, place, op.caller, op.checker, now, None, None, None, None, None, None, None, None,
         op.payload_hash, 0,
     )  # fmt: skip

@@ -85,7 +85,6 @@ class SqliteStore(Books):
         self._checkpoint_now_and_then()
 
     def rollback(self) -> None:
-        self.tally.clear()
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
@@ -162,32 +161,27 @@ class SqliteStore(Books):
     def last_place(self) -> int:
         return self._value(SQL["last_place"]) or 0
 
-    def insert_jobs(self, rows: Sequence[op.Accept | op.TakeOver], place: int) -> list[int | None]:
+    def insert_jobs(self, jobs: Sequence[JobRow], payloads: Sequence[Body]) -> list[int | None]:
         ids: list[int | None] = []
         cursor = self._connection.cursor()
         accept = SQL["accept"]
-        now = self.now
-        for offset, row in enumerate(rows):
+        for job in jobs:
             cursor.execute(
                 accept,
                 {
-                    "pipeline": row.pipeline, "batch": row.batch, "job_id": row.job_id, "model": row.model,
-                    "place": place + offset, "caller": row.caller, "checker": row.checker, "now": now,
-                    "payload_hash": row.payload_hash,
+                    "pipeline": job.pipeline, "batch": job.batch, "job_id": job.job_id, "model": job.model,
+                    "state": job.state, "calls": job.calls, "place": job.place, "caller": job.caller,
+                    "checker": job.checker, "accepted_at": job.accepted_at, "started_at": job.started_at,
+                    "owner_id": job.owner_id, "trace_id": job.trace_id, "span_id": job.span_id,
+                    "payload_hash": job.payload_hash,
                 },
             )  # fmt: skip
             ids.append(cursor.lastrowid if cursor.rowcount == 1 else None)
         cursor.executemany(
             SQL["keep_payload"],
             (
-                {
-                    "job": id,
-                    "codec": row.payload.codec,
-                    "key_id": row.payload.key_id,
-                    "body": row.payload.data,
-                    "now": now,
-                }
-                for id, row in zip(ids, rows, strict=True)
+                {"job": id, "codec": body.codec, "key_id": body.key_id, "body": body.data, "now": self.now}
+                for id, body in zip(ids, payloads, strict=True)
                 if id is not None
             ),
         )

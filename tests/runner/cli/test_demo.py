@@ -1,11 +1,18 @@
 """`parked demo` tells the truth: it fails where a command in it does something else than the story says."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 
-def test_the_demo_ends_with_an_answer_for_every_job_but_those_that_a_filter_refuses(shell):
-    done = shell("python -m parked.cli demo")
+def demo():
+    command = [sys.executable, "-m", "parked.cli", "demo"]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_demo_ends_with_an_answer_for_every_job_but_those_that_a_filter_refuses():
+    done = demo()
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "50 lines: 44 answered, 6 parked" in done.stdout
@@ -17,8 +24,10 @@ def test_the_demo_ends_with_an_answer_for_every_job_but_those_that_a_filter_refu
     assert len(set(lines)) == len(lines) == 48
 
 
-def test_a_key_in_the_environment_is_not_used_and_the_demo_says_how_to_use_it(shell):
-    done = shell("GEMINI_API_KEY=never-sent python -m parked.cli demo")
+def test_a_key_in_the_environment_is_not_used_and_the_demo_says_how_to_use_it(monkeypatch):
+    monkeypatch.setenv("GEMINI_API_KEY", "never-sent")
+
+    done = demo()
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "never-sent" not in done.stdout

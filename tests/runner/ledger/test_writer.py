@@ -30,9 +30,16 @@ class Disk:
     def __init__(self) -> None:
         self.commits = 0
         self.full = False
+        self.commits_that_fail = 0
         self.tried = threading.Semaphore(0)  # released at each try
         self.goes_on = threading.Event()
         self.goes_on.set()
+
+
+def full() -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("database or disk is full")
+    error.sqlite_errorcode = sqlite3.SQLITE_FULL
+    return error
 
 
 class StoreOnDisk(SqliteStore):
@@ -44,12 +51,13 @@ class StoreOnDisk(SqliteStore):
         self.disk.tried.release()
         assert self.disk.goes_on.wait(WAIT_S)
         if self.disk.full:
-            error = sqlite3.OperationalError("database or disk is full")
-            error.sqlite_errorcode = sqlite3.SQLITE_FULL
-            raise error
+            raise full()
         super().begin()
 
     def commit(self) -> None:
+        if self.disk.commits_that_fail:
+            self.disk.commits_that_fail -= 1
+            raise full()
         self.disk.commits += 1
         super().commit()
 
@@ -237,6 +245,32 @@ def test_an_outcome_waits_until_the_disk_has_room_again(writer, disk, owner, mon
 
     assert ticket.wait(WAIT_S).state is State.SUCCEEDED
     assert not writer.stalled
+
+
+def test_an_outcome_that_fails_alone_is_not_overtaken_by_the_next_of_its_job(writer, disk, owner, monotonic):
+    row = writer.submit(accept("a-1", owner=owner)).wait(WAIT_S).row
+    disk.commits_that_fail = 2  # of the batch, and of the first operation alone
+
+    failed, parked = writer.submit_many(
+        [op.Retried(row.id, owner, 1, FAILED, strike=True), op.Park(row.id, owner, 1, FAILED, "exhausted:500")]
+    )
+    writer.submit(accept("a-2")).wait(WAIT_S)
+
+    assert failed.wait(WAIT_S).state is State.RUNNING
+    assert parked.wait(WAIT_S).strikes == 1
+
+
+def test_counters_of_a_batch_that_was_rolled_back_are_not_counted_twice(writer, owner, path):
+    row = writer.submit(accept("a-1", owner=owner)).wait(WAIT_S).row
+
+    accepted, refused = writer.submit_many([accept("a-2"), op.Discard(row.id, "why")])
+    accepted.wait(WAIT_S)
+    with pytest.raises(TransitionError):
+        refused.wait(WAIT_S)
+
+    with open_ledger(f"sqlite:///{path}") as ledger, ledger.ask() as reader:
+        assert [(row.metric, row.value) for row in reader.counters("jobs_accepted")] == [("jobs_accepted", 2)]
+        assert reader.imbalances() == []
 
 
 def test_nothing_overtakes_an_outcome_that_waits(writer, disk, owner, monotonic):

@@ -27,10 +27,15 @@ SELECT max(place) FROM (
 );
 
 -- name: accept
--- Take a job on as pending.
+-- Take a job on: as pending, or started at once.
 -- No row: the job is known already.
-INSERT INTO jobs (pipeline, batch, job_id, model, state, place, caller, checker, accepted_at, payload_hash)
-VALUES (:pipeline, :batch, :job_id, :model, 'pending', :place, :caller, :checker, :now, :payload_hash)
+INSERT INTO jobs (
+    pipeline, batch, job_id, model, state, calls, place, caller, checker, accepted_at, started_at, owner_id, trace_id,
+    span_id, payload_hash
+) VALUES (
+    :pipeline, :batch, :job_id, :model, :state, :calls, :place, :caller, :checker, :accepted_at, :started_at, :owner_id,
+    :trace_id, :span_id, :payload_hash
+)
 ON CONFLICT (job_id, pipeline, batch) DO NOTHING;
 
 -- name: keep_payload
