@@ -65,8 +65,9 @@ def states(ledger: Ledger) -> Callable[[], dict[State, int]]:
 
 
 @pytest.fixture(autouse=True)
-def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test sees the settings, keys or exporters of whoever runs it."""
+def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No test sees the settings, keys or exporters of whoever runs it, nor leaves a ledger in the working folder."""
+    monkeypatch.chdir(tmp_path)
     for name in list(os.environ):
         if name.startswith(("PARKED_", "OTEL_", "GEMINI_", "GOOGLE_")):
             monkeypatch.delenv(name)

@@ -293,7 +293,7 @@ def test_a_signal_drains_the_run_and_the_next_one_goes_on(api, jobs, out, url, n
     assert sorted(stored(url)) == sorted(stored(url, State.SUCCEEDED))
 
 
-def test_a_second_signal_ends_at_once(api, jobs, out):
+def test_a_second_signal_ends_at_once(api, jobs, out, url):
     api.hold()
     command = [sys.executable, "-m", "parked.cli", "run", jobs("one"), "--out", str(out)]
     process = subprocess.Popen(command, env=dict(os.environ), stderr=subprocess.PIPE, text=True)

@@ -68,7 +68,9 @@ SELECT number, started_at, ended_at, answered, interrupted FROM attempts WHERE j
 -- name: move_job
 -- Write a job as it is after a move.
 -- No row: it is not in the state that the move started from; the transaction must not go on.
-UPDATE jobs
+-- OR FAIL, with foreign keys that are checked at the commit: else SQLite copies every page that it touches, to be able
+-- to undo this one statement, which takes as long as the rest of it. Whatever fails here ends the transaction anyway.
+UPDATE OR FAIL jobs
    SET state = :state, came_from = :came_from, error_class = :error_class, reason = :reason, kind = :kind,
        scope = :scope, fingerprint = :fingerprint, calls = :calls, strikes = :strikes, replays = :replays,
        not_before = :not_before, place = :place, started_at = :started_at, parked_at = :parked_at,

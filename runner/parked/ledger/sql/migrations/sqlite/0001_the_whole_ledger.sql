@@ -80,8 +80,8 @@ CREATE TABLE jobs (
     started_at REAL,
     parked_at REAL,
     finished_at REAL,
-    owner_id INTEGER REFERENCES owners (id),
-    replay_id INTEGER REFERENCES replays (id),
+    owner_id INTEGER REFERENCES owners (id) DEFERRABLE INITIALLY DEFERRED,  -- deferred: see `move_job`
+    replay_id INTEGER REFERENCES replays (id) DEFERRABLE INITIALLY DEFERRED,
     trace_id TEXT,
     span_id TEXT,
     note TEXT,
