@@ -21,7 +21,7 @@ from parked.telemetry import JobTrace
 class Turns(Protocol):
     """Who may call, and when: the pool's workers."""
 
-    async def take(self, model: str) -> None: ...
+    async def take(self, model: str, *, has_one: bool) -> None: ...
     def give_back(self) -> None: ...
     async def sleep(self, wait_s: float) -> None: ...
 
@@ -76,10 +76,13 @@ class Driver:
         self._acall = _awaitable(on.call_model)
 
     async def drive(self, hold: Hold, trace: JobTrace | None = None) -> None:
-        """Run one course to its end. Whatever ends it early, the job is handed back without waiting."""
+        """Run one course to its end, beginning with a worker that was taken for it.
+
+        Whatever ends it early, the job is handed back without waiting.
+        """
         trace = trace or self._on.trace(hold)
         steps = course(hold, self._rules, span=trace.ids)
-        holds_worker = hold.attempt is not None
+        holds_worker = True
         try:
             effect = next(steps)
             while True:
@@ -91,7 +94,8 @@ class Driver:
                             result = await self.channel.send(self._on.renewed(hold, operation))
                         trace.recorded(operation, hold.judged.finish_reasons if hold.judged else ())
                     case Turn(model):
-                        await self._turns.take(model)
+                        has_one, holds_worker = holds_worker, False
+                        await self._turns.take(model, has_one=has_one)
                         result = None
                         holds_worker = True
                     case Ask():

@@ -7,7 +7,7 @@ place decides who goes next.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator
 from typing import Any, Final
 
 from parked.course import Hold
@@ -32,17 +32,22 @@ class Workers:
         self._free = asyncio.Semaphore(concurrency)
         self.stopping = False
 
-    async def take(self, model: str) -> None:
-        """Wait for a worker, at a moment when the model's gate is open and the ledger takes what a call brings."""
+    async def take(self, model: str, *, has_one: bool) -> None:
+        """Wait for a worker, at a moment when the model's gate is open and the ledger takes what a call brings.
+
+        `has_one` says that the asker holds a worker already; it is given back while there is something to wait for.
+        """
         on = self._on
         while True:
-            await self.take_any()
+            if not has_one:
+                await self.take_any()
             wait_s = on.gates.wait_s(model, on.clock.monotonic())
             if on.ledger.stalled:
                 wait_s = max(wait_s, STALLED_WAIT_S)
             if wait_s == 0:
                 return
             self.give_back()
+            has_one = False
             await self.sleep(wait_s)
 
     async def take_any(self) -> None:
@@ -98,16 +103,8 @@ class Pool:
             InvalidJob, JobConflict: misuse; the jobs of earlier chunks have been taken on.
             LedgerUnavailable: nothing of this chunk was taken on.
         """
-        on = self._on
         async for jobs in chunks:
-            accepts = [on.accept(job) for job in jobs]
-            holds = []
-            for job, accepted in zip(jobs, await asyncio.gather(*self._driver.channel.send_many(accepts)), strict=True):
-                hold = on.hold(accepted.row, job.payload)
-                hold.finished = accepted.row.state is not State.PENDING
-                holds.append(hold)
-            self._read_answers(holds)
-            yield holds
+            yield await self._accept(jobs)
 
     async def claiming(self) -> AsyncIterator[list[Hold]]:
         """Claim what the pipeline has pending, as workers come free: what earlier runs have left over."""
@@ -184,6 +181,17 @@ class Pool:
         waiting = [*self._courses, *([self._feeder] if self._feeder else [])]
         await asyncio.gather(*waiting, return_exceptions=True)
 
+    async def _accept(self, jobs: list[Job]) -> list[Hold]:
+        on = self._on
+        futures = self._driver.channel.send_many(on.accept(job) for job in jobs)
+        holds = []
+        for job, accepted in zip(jobs, await asyncio.gather(*futures), strict=True):
+            hold = on.hold(accepted.row, job.payload)
+            hold.finished = accepted.row.state is not State.PENDING
+            holds.append(hold)
+        self._read_answers(holds)
+        return holds
+
     def _read_answers(self, holds: list[Hold]) -> None:
         """Read what was answered before, all of a chunk at once."""
         answered = {hold.row.id: hold for hold in holds if hold.row.state in ANSWERED}
@@ -196,7 +204,7 @@ class Pool:
         try:
             for source in sources:
                 async for holds in source:
-                    for hold in holds:
+                    for hold in _taken_from(holds):
                         if hold.finished:
                             self._ended.put_nowait(hold)
                         else:
@@ -224,6 +232,8 @@ class Pool:
 
     async def _course(self, hold: Hold, trace: JobTrace | None) -> None:
         try:
+            if hold.attempt is None:  # before anything else is made for it: many wait here, and few run
+                await self._workers.take_any()
             await self._driver.drive(hold, trace)
         except (Stopped, asyncio.CancelledError):
             state = State.PENDING if hold.replay_id is None else State.PARKED
@@ -273,6 +283,13 @@ class Pool:
         while len(self._courses) + self._ended.qsize() > most:
             self._changed.clear()
             await self._changed.wait()
+
+
+def _taken_from(holds: list[Hold]) -> Iterator[Hold]:
+    """Give them in order, and let go of each: what it comes to hold shall not live as long as its chunk."""
+    holds.reverse()
+    while holds:
+        yield holds.pop()
 
 
 def _payload(started: op.Started) -> Any:
