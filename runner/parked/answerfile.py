@@ -145,8 +145,13 @@ class _Printed:
     """Standard output, flushed per line: a reader at the other end of a pipe has each answer as it comes."""
 
     def append(self, line: bytes) -> None:
-        sys.stdout.write(line.decode("ascii"))
-        sys.stdout.flush()
+        try:
+            sys.stdout.write(line.decode("ascii"))
+            sys.stdout.flush()
+        except OSError as exc:  # a pipe whose reader has gone, a full disk
+            raise OutputFailed(
+                f"answers can't be printed: {exc.strerror}; those that are missing: parked answers --new"
+            ) from None
 
     def close(self) -> None:
         pass

@@ -92,6 +92,7 @@ class Pool:
         self._ended: asyncio.Queue[Hold | None] = asyncio.Queue()
         self._changed = asyncio.Event()
         self._feeder: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
 
     # --- sources: what is to be run, and what is known already (as finished holds) ---
@@ -135,19 +136,19 @@ class Pool:
             Whatever a source raises, and `LedgerUnavailable`; the other jobs are drained first.
         """
         self._feeder = asyncio.create_task(self._feed(sources))
-        ending = asyncio.create_task(self._end())
+        self._ending = asyncio.create_task(self._end())
         while (hold := await self._ended.get()) is not None:
             self._changed.set()
             yield hold
-        await ending
+        await self._ending
         if self._error is not None:
             raise self._error
 
     async def run_one(self, job: Job) -> Hold:
         """Take one job on and run it. It is accepted and started in one operation, if its gate is open."""
         on, channel = self._on, self._driver.channel
-        open_now = on.gates.wait_s(job.model, on.clock.monotonic()) == 0
         trace = on.spans.job(on.name(job))
+        open_now = on.gates.wait_s(job.model, on.clock.monotonic()) == 0
         try:
             accepted = await self._started_here(channel.send(on.accept(job, start=open_now, span=trace.ids)))
         except OwnerLost:  # the job is on, but not started
@@ -178,8 +179,10 @@ class Pool:
         """End at once what still runs; its jobs are released without waiting for the ledger."""
         self._halt()
         self._cut_off()
-        waiting = [*self._courses, *([self._feeder] if self._feeder else [])]
-        await asyncio.gather(*waiting, return_exceptions=True)
+        if self._ending is not None:
+            self._ending.cancel()
+        waiting = (*self._courses, self._feeder, self._ending)
+        await asyncio.gather(*[task for task in waiting if task is not None], return_exceptions=True)
 
     async def _accept(self, jobs: list[Job]) -> list[Hold]:
         on = self._on

@@ -131,8 +131,8 @@ class Runner(BaseRunner):
         if self._driver.stopping.is_set():
             raise ParkedError("this runner was stopped; make another to go on")
         on = self._on
-        open_now = on.gates.wait_s(job.model, on.clock.monotonic()) == 0
         trace = on.spans.job(on.name(job))
+        open_now = on.gates.wait_s(job.model, on.clock.monotonic()) == 0
         try:
             accepted = self._accept(on.accept(job, start=open_now, span=trace.ids))
         except OwnerLost:  # the job is on, but not started

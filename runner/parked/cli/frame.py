@@ -131,6 +131,7 @@ def _run(words: list[str]) -> int:
     # A flag that is called like a setting is that setting's flag.
     settings = Settings.load({item.name: getattr(args, item.name, None) for item in fields(Settings)})
     logs.configure(settings.log_level, settings.log_format)
+    args.words = words
     return command(name).run(args, settings)
 
 

@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from parked.cli.drain import Drain
-from parked.cli.output import command_line, counted, flag, hint, put_json
+from parked.cli.nearest import whole_number
+from parked.cli.output import command_line, counted, flag, hint, put_json, same_command
 from parked.cli.progress import Progress, progress
 from parked.cli.tally import Tally
 from parked.clock import minute_text
-from parked.errors import JobConflict, OutputFailed, SettingsError
+from parked.errors import JobConflict, OutputFailed
 from parked.job import ANSWERED, Job, State, check_name
 from parked.settings import Settings
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from parked.course import Hold
     from parked.jobfile import Scan
     from parked.ledger import Ledger
+    from parked.ledger.operations import JobRow
     from parked.pool import Pool
     from parked.running import Running
 
@@ -44,17 +46,19 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser("run", help="run every job of a file", description=DESCRIPTION)
     parser.add_argument("jobs", metavar="JOBS", help="a JSONL file; - for standard input")
     parser.add_argument("--out", metavar="FILE", help="add answers to this file, each once; default: print them all")
-    parser.add_argument("--pipeline", metavar="NAME", default="default", help="under which name the jobs are counted")
+    parser.add_argument(
+        "--pipeline", metavar="NAME", default="default", help="under which name the jobs are counted; default: default"
+    )
     parser.add_argument("--batch", metavar="NAME", default="", help="ids are unique in a batch; e.g. the date")
     parser.add_argument("--model", metavar="M", help="for lines that name none")
     parser.add_argument(
         "--concurrency",
         metavar="N",
-        type=int,
+        type=whole_number,
         default=DEFAULT_CONCURRENCY,
         help=f"calls at a time, default {DEFAULT_CONCURRENCY}",
     )
-    parser.add_argument("--max-attempts", metavar="N", help="after so many a job is parked")
+    parser.add_argument("--max-attempts", metavar="N", help="after so many a job is parked; default 4")
     parser.add_argument(
         "--call", metavar="MODULE:FUNCTION", help="what is called instead of Gemini: (payload, model) -> answer"
     )
@@ -63,8 +67,6 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace, settings: Settings) -> int:
-    if args.concurrency < 1:
-        raise SettingsError(f"--concurrency must be a whole number from 1, got {args.concurrency}")
     check_name("--pipeline", args.pipeline)
     check_name("--batch", args.batch, empty=True)
 
@@ -87,10 +89,19 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         if ledger.created:
             hint(f"made the ledger {ledger.where}")
         _refuse_conflicts(ledger, scanned, args)
+        tell_orphans(ledger.sweep())
         work = _Work(args, settings, scanned, out, ledger, call_model)
         asyncio.run(work.run())
         work.tell()
         return work.exit()
+
+
+def tell_orphans(orphans: list[JobRow]) -> None:
+    """Say that a process has died, and what became of its jobs."""
+    if orphans:
+        hint(
+            f"{counted(len(orphans), 'job')} of a process that died parked as orphaned: their calls may have been made"
+        )
 
 
 class _Work:
@@ -135,24 +146,28 @@ class _Work:
             self._hand_out()
             if (aclose := getattr(self._on.call_model, "aclose", None)) is not None:
                 await aclose()
-        if self._failure is not None:
-            raise self._failure
 
     def tell(self) -> None:
         """The last lines: what was what, and what is still to be done."""
         args, tally = self._args, self._tally
-        tally.pending += self._scanned.jobs - tally.seen  # never taken up, since the run was stopped
+        tally.not_taken_on = self._scanned.jobs - tally.seen  # the run was stopped before
         if self._scanned.rejected_to is not None:
+            for line in self._scanned.bad:
+                hint(f"line {line.number}: {line.why}")
             hint(f"bad lines were set aside in {self._scanned.rejected_to}")
         if tally.parked or tally.parked_before or tally.taken_up[State.PARKED]:
             words = flag("--pipeline", args.pipeline) + (flag("--batch", args.batch) if args.batch else [])
             hint(f"to see what is parked and why: {command_line(args, 'list', *words)}")
+        if tally.taken_up[State.SUCCEEDED]:
+            hint(f"the answers of jobs left over from earlier: {command_line(args, 'answers', '--new')}")
         self._tell_pending()
         if args.json and args.out:
             put_json({"ledger": self._ledger.where, **tally.as_json()})
         hint(tally.text())
 
     def exit(self) -> int:
+        if self._failure is not None:
+            raise self._failure
         if self._drain.received is not None:
             return self._drain.exit()
         return self._tally.exit(parked_ok=self._args.parked_ok)
@@ -197,9 +212,9 @@ class _Work:
             pending = reader.count(filters, states=(State.PENDING,))
             oldest = next(iter(reader.jobs(filters, states=(State.PENDING,), limit=1)), None)
         if oldest is not None:
-            again = command_line(self._args, "run", self._args.jobs, *flag("--pipeline", self._args.pipeline))
             since = minute_text(oldest.accepted_at)
-            hint(f"{counted(pending, 'job')} pending since {since}; to run what is pending: {again}")
+            said = f"{counted(pending, 'job')} of the pipeline {self._args.pipeline!r} pending since {since}"
+            hint(f"{said}; to go on: {same_command(self._args)}")
 
 
 def _refuse_conflicts(ledger: Ledger, scanned: Scan, args: argparse.Namespace) -> None:

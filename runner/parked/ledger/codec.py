@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from parked.errors import InvalidJob
 
 PLAIN = "json"  # JSON in ASCII, as it is
 TEXT = "text"  # an answer that JSON can't hold: its text, JSON-encoded
+
+_AS_IT_IS: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+_SORTED: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"), sort_keys=True)
 
 
 class Body(NamedTuple):
@@ -27,7 +30,7 @@ def encode(value: Any) -> Body:
     """
     _check_keys(value)
     try:
-        return Body(PLAIN, None, json.dumps(value, allow_nan=False, separators=(",", ":")).encode("ascii"))
+        return Body(PLAIN, None, _AS_IT_IS.encode(value).encode("ascii"))
     except (ValueError, TypeError, RecursionError) as exc:
         raise InvalidJob(f"not a JSON value: {_why(exc)}") from exc
 
@@ -63,7 +66,7 @@ def decode(body: Body) -> Any:
 
 def identity(value: Any) -> bytes:
     """Return the hash by which two payloads are the same: SHA-256 of the JSON with sorted keys."""
-    return hashlib.sha256(json.dumps(value, allow_nan=False, separators=(",", ":"), sort_keys=True).encode()).digest()
+    return hashlib.sha256(_SORTED.encode(value).encode()).digest()
 
 
 def _check_keys(value: Any) -> None:
@@ -72,14 +75,16 @@ def _check_keys(value: Any) -> None:
     seen = 0
     while waiting:
         item = waiting.pop()
-        seen += 1
         if isinstance(item, dict):
             for key in item:
                 if not isinstance(key, str):
                     raise InvalidJob(f"not a JSON value: the key {key!r} is not text")
-            waiting.extend(v for v in item.values() if isinstance(v, (dict, list, tuple)))
+            waiting.extend(item.values())
         elif isinstance(item, (list, tuple)):
-            waiting.extend(v for v in item if isinstance(v, (dict, list, tuple)))
+            waiting.extend(item)
+        else:
+            continue
+        seen += 1
         if seen > 10_000_000:  # a cycle; json.dumps finds it and says so
             return
 
