@@ -103,7 +103,7 @@ class Running:
 
     def trace(self, hold: Hold) -> JobTrace:
         row = hold.row
-        name = JobName(row.pipeline, row.batch, row.job_id, row.model)
+        name = JobName(row.pipeline, row.batch, row.job_id, hold.model)
         return self.spans.job(name, replay_id=hold.replay_id, parked_by=SpanIds(row.trace_id, row.span_id))
 
     # --- deciding ---

@@ -62,6 +62,8 @@ def attempt_as_json(row: AttemptRow) -> dict[str, Any]:
         "response_id": row.response_id,
         "trace_id": row.trace_id,
         "span_id": row.span_id,
+        "revision": row.revision,
+        "model": row.model,
     }
 
 

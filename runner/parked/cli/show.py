@@ -148,6 +148,8 @@ def _since(row: JobRow) -> float:
 def _attempt_text(row: AttemptRow) -> Iterator[str]:
     facts = [
         f"attempt {row.number}",
+        row.revision and f"payload {row.revision}",
+        row.model,
         second_text(row.started_at),
         row.duration_s is not None and f"{row.duration_s:.1f} s",
         outcome(row),
@@ -162,5 +164,5 @@ def _attempt_text(row: AttemptRow) -> Iterator[str]:
         row.trace_id and f"trace {row.trace_id}",
     ]
     yield "  ".join(printable(fact) for fact in facts if fact)
-    if row.message:
-        yield f"    {printable(row.message)}"
+    for line in row.message.splitlines():
+        yield f"    {printable(line)}"

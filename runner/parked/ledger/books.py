@@ -210,6 +210,12 @@ class Books(ABC):
         changes = [moves.restored(jobs[row.id], has_answer=self.has_answer(row.id), now=self.now) for row in rows]
         return list(self._write(changes))
 
+    def mend(self, rows: Sequence[op.Mend]) -> list[JobRow | Exception]:
+        jobs = self._existing([row.id for row in rows])
+        self.mend_payloads([(jobs[row.id], row) for row in rows if jobs[row.id].state is State.PARKED])
+        mended = self.jobs_by_id([row.id for row in rows])
+        return [mended[row.id] for row in rows]
+
     # --- lost owners ---
 
     def orphan_jobs_of(self, owner_id: int) -> list[JobRow]:
@@ -294,6 +300,10 @@ class Books(ABC):
 
     @abstractmethod
     def payloads(self, ids: Sequence[int]) -> dict[int, Body]: ...
+
+    @abstractmethod
+    def mend_payloads(self, mends: Sequence[tuple[JobRow, op.Mend]]) -> None:
+        """Store the next revision of each, and let the job send it."""
 
     @abstractmethod
     def has_answer(self, id: int) -> bool: ...

@@ -228,6 +228,18 @@ class Restore(NamedTuple):
     id: int
 
 
+class Mend(NamedTuple):
+    """Give a parked job another payload, or another model, for its next replays. What it was accepted with stays.
+
+    Answered with the `JobRow`, whose `revision` is the new one; a job that isn't parked (any more) is left as it is.
+    """
+
+    id: int
+    payload: Body | None = None  # None: as it is
+    model: str | None = None  # None: the job's own
+    note: str = ""  # why, or by which replay
+
+
 class HandOut(NamedTuple):
     """Note that answers were handed out (written to a file or printed). Answered with None."""
 
@@ -338,6 +350,7 @@ Operation = (
     | Release
     | Discard
     | Restore
+    | Mend
     | HandOut
     | Register
     | Beat

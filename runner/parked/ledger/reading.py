@@ -14,7 +14,7 @@ from parked.ledger.counters import Metric
 from parked.ledger.operations import JobRow, OwnerRow
 from parked.ledger.sqlite import SQL, job_row, owner_row
 from parked.ledger.sqlite_file import connect
-from parked.ledger.store import AnswerRow, AttemptRow, Cause, CounterRow, Filters, Imbalance
+from parked.ledger.store import AnswerRow, AttemptRow, Cause, CounterRow, Filters, Imbalance, Sent
 
 NAMED_AT_MOST: Final = 100  # ids in one finding of the audit
 
@@ -76,9 +76,9 @@ class SqliteReader:
     def payload(self, id: int) -> Body:
         return Body(*self._ask(SQL["payload"], {"id": id}).fetchone())
 
-    def jobs_with_payloads(self, ids: Sequence[int]) -> list[tuple[JobRow, Body]]:
+    def jobs_with_payloads(self, ids: Sequence[int]) -> list[Sent]:
         rows = self._ask(SQL["jobs_with_payloads"], {"ids": json.dumps(ids)})
-        return [(job_row(row[:_JOB_COLUMNS]), Body._make(row[_JOB_COLUMNS:])) for row in rows]
+        return [Sent(job_row(row[:_JOB_COLUMNS]), Body(*row[_JOB_COLUMNS:-1]), model=row[-1]) for row in rows]
 
     def identities(self, pipeline: str, batch: str, job_ids: Sequence[str]) -> dict[str, bytes]:
         values = {"pipeline": pipeline, "batch": batch, "job_ids": json.dumps(job_ids)}

@@ -216,6 +216,18 @@ class SqliteStore(Books):
         }  # fmt: skip
         return list(self._jobs(SQL["next_in_line" if claim.pipeline is None else "next_in_line_of_pipeline"], values))
 
+    def mend_payloads(self, mends: Sequence[tuple[JobRow, op.Mend]]) -> None:
+        values = [
+            {
+                "job": job.id, "revision": job.revision, "model": row.model, "note": row.note, "now": self.now,
+                "codec": row.payload and row.payload.codec, "key_id": row.payload and row.payload.key_id,
+                "body": row.payload and row.payload.data,
+            }
+            for job, row in mends
+        ]  # fmt: skip
+        self._connection.executemany(SQL["mend_payload"], values)
+        self._connection.executemany(SQL["mend_job"], values)
+
     def payloads(self, ids: Sequence[int]) -> dict[int, Body]:
         return {id: Body(*self._one(SQL["payload"], {"id": id})) for id in ids}
 

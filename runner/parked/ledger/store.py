@@ -37,6 +37,7 @@ class Store(Protocol):
     def release(self, rows: Sequence[op.Release]) -> Sequence[JobRow | Exception]: ...
     def discard(self, rows: Sequence[op.Discard]) -> Sequence[JobRow | Exception]: ...
     def restore(self, rows: Sequence[op.Restore]) -> Sequence[JobRow | Exception]: ...
+    def mend(self, rows: Sequence[op.Mend]) -> Sequence[JobRow | Exception]: ...
     def hand_out(self, rows: Sequence[op.HandOut]) -> Sequence[None]: ...
     def register(self, rows: Sequence[op.Register]) -> Sequence[int]: ...
     def beat(self, rows: Sequence[op.Beat]) -> Sequence[op.Beats]: ...
@@ -91,6 +92,8 @@ class AttemptRow(NamedTuple):
     response_id: str | None
     trace_id: str | None
     span_id: str | None
+    revision: int  # of the payload that was sent; 0: as it was accepted
+    model: str | None  # that was called; None: the job's own
 
 
 class AnswerRow(NamedTuple):
@@ -128,6 +131,14 @@ class Cause(NamedTuple):
     example: JobRow
 
 
+class Sent(NamedTuple):
+    """What a job sends: as it was accepted, or as it was mended for its replays."""
+
+    row: JobRow
+    payload: Body
+    model: str | None  # None: the job's own
+
+
 class Imbalance(NamedTuple):
     """A place where the law of conservation does not hold: what the counters say and what the rows say."""
 
@@ -155,7 +166,7 @@ class Reader(Protocol):
     def count(self, filters: Filters, *, states: Sequence[State]) -> int: ...
     def causes(self, filters: Filters) -> list[Cause]: ...
     def payload(self, id: int) -> Body: ...
-    def jobs_with_payloads(self, ids: Sequence[int]) -> list[tuple[JobRow, Body]]:
+    def jobs_with_payloads(self, ids: Sequence[int]) -> list[Sent]:
         """Those of these jobs that there are, in order of place."""
         ...
 

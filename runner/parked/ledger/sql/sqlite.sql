@@ -43,6 +43,17 @@ ON CONFLICT (job_id, pipeline, batch) DO NOTHING;
 INSERT INTO payloads (job, revision, codec, key_id, body, stored_at)
 VALUES (:job, 0, :codec, :key_id, :body, :now);
 
+-- name: mend_payload
+-- Store the next revision of what a job sends: another payload, another model, or both.
+INSERT INTO payloads (job, revision, model, codec, key_id, body, stored_at, note)
+SELECT job, revision + 1, coalesce(:model, model), coalesce(:codec, codec),
+       CASE WHEN :codec IS NULL THEN key_id ELSE :key_id END, coalesce(:body, body), :now, :note
+  FROM payloads WHERE job = :job AND revision = :revision;
+
+-- name: mend_job
+-- Let a parked job send its next revision.
+UPDATE jobs SET revision = :revision + 1 WHERE id = :job AND state = 'parked' AND revision = :revision;
+
 -- name: job_by_key
 -- The job of this pipeline, batch and job id.
 -- No row: it was never accepted, or retention removed it.
@@ -323,7 +334,7 @@ SELECT {job}, answers.codec, answers.key_id, answers.body, answers.answered_at, 
 
 -- name: jobs_with_payloads
 -- Jobs and what they send, in order of place.
-SELECT {job}, payloads.codec, payloads.key_id, payloads.body
+SELECT {job}, payloads.codec, payloads.key_id, payloads.body, payloads.model
   FROM jobs JOIN payloads ON payloads.job = jobs.id AND payloads.revision = jobs.revision
  WHERE jobs.id IN (SELECT value FROM json_each(:ids)) ORDER BY place, jobs.id;
 
@@ -359,8 +370,10 @@ SELECT job_id, payload_hash FROM jobs
 -- name: attempts
 -- A job's attempts in order, as AttemptRow.
 SELECT number, replay_id, owner_id, strike, started_at, ended_at, duration_s, answered, interrupted, kind, reason, scope,
-       status, rule, fingerprint, quota_id, message, retry_after_s, tokens_in, tokens_out, response_id, trace_id, span_id
-  FROM attempts WHERE job = :id ORDER BY number;
+       status, rule, fingerprint, quota_id, message, retry_after_s, tokens_in, tokens_out, response_id, trace_id, span_id,
+       attempts.revision, payloads.model
+  FROM attempts LEFT JOIN payloads ON payloads.job = attempts.job AND payloads.revision = attempts.revision
+ WHERE attempts.job = :id ORDER BY number;
 
 -- name: counters
 -- The label sets of these families, as CounterRow. SQLite has one slot.
