@@ -38,6 +38,7 @@ class Choice:
     due_at: float | None = None  # when the first of those is due, epoch seconds
     no_caller: Counter[str] = field(default_factory=Counter)  # why not -> jobs
     over_limit: int = 0
+    erased: int = 0  # nothing is left of them that could be sent
 
     @property
     def jobs(self) -> int:
@@ -54,6 +55,9 @@ def choose(
     choice = Choice()
     known: dict[Called, str | None] = {}
     for row in reader.jobs(filters, states=(State.PARKED,)):
+        if row.erased_at is not None:
+            choice.erased += 1
+            continue
         called = Called(row.caller, row.checker)
         if called not in known:
             known[called] = missing(called)

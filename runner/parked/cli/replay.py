@@ -26,6 +26,7 @@ from parked.job import State
 from parked.settings import Settings
 
 if TYPE_CHECKING:
+    from parked.check import Checker
     from parked.cli.frame import Subparsers
     from parked.ledger import Ledger
     from parked.ledger.store import Filters
@@ -66,8 +67,8 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
 
     from parked.replays import choose
 
-    callers = _Callers(settings)
     with existing_ledger(settings, role="replay") as ledger:
+        callers = _Callers(settings, ledger)
         with ledger.ask() as reader:
             choice = choose(reader, filters, limit=args.limit, now=now, missing=callers.missing)
         if not args.apply:
@@ -79,18 +80,16 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
 class _Callers:
     """The callers and checks that can be found here, each made once."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, ledger: Ledger) -> None:
+        self._settings, self._ledger = settings, ledger
         self._found: dict[str, CallModel] = {}
+        self._checkers: dict[str, Checker] = {}
 
     def missing(self, called: Called) -> str | None:
         """Return why jobs of this caller and check can't be run here, None if they can."""
-        from parked.named import function_named
-
         try:
             self.of(called)
-            if called.checker:
-                function_named(called.checker)
+            self.checker_of(called)
         except SettingsError as exc:
             return str(exc)
         return None
@@ -101,6 +100,14 @@ class _Callers:
         if called.caller not in self._found:
             self._found[called.caller] = caller_named(called.caller, timeout_s=self._settings.attempt_timeout_s)
         return self._found[called.caller]
+
+    def checker_of(self, called: Called) -> Checker:
+        from parked.named import checker_named
+
+        if called.checker not in self._checkers:
+            with self._ledger.ask() as reader:
+                self._checkers[called.checker] = checker_named(called.checker, mark=reader.mark)
+        return self._checkers[called.checker]
 
     async def aclose(self) -> None:
         for caller in self._found.values():
@@ -152,7 +159,6 @@ async def _run(
     states: Counter[State],
     drain: Drain,
 ) -> None:
-    from parked.named import function_named
     from parked.pool import Pool
     from parked.replays import replaying
     from parked.running import Running
@@ -162,11 +168,13 @@ async def _run(
             for called, ids in choice.ids.items():
                 if drain.received is not None:
                     break
+                checker = callers.checker_of(called)
                 on = Running(
                     ledger,
                     callers.of(called),
                     policy=settings.policy(),
-                    check=function_named(called.checker) if called.checker else None,
+                    check=checker.check,
+                    allow_truncated=checker.allow_truncated,
                     caller=called.caller,
                     checker=called.checker,
                 )
@@ -218,12 +226,19 @@ def _tell_left(choice: Choice) -> None:
         hint(f"left {counted(choice.not_due, 'job')}: not due until {minute_text(choice.due_at)} or later")
     for why, jobs in choice.no_caller.items():
         hint(f"left {counted(jobs, 'job')}: {why}")
+    if choice.erased:
+        hint(f"left {counted(choice.erased, 'job')}: erased, so that nothing is left to send")
     if choice.over_limit:
         hint(f"left {counted(choice.over_limit, 'job')}: over the limit")
 
 
 def _left_as_json(choice: Choice) -> dict[str, Any]:
-    return {"not_due": choice.not_due, "no_caller": dict(choice.no_caller), "over_limit": choice.over_limit}
+    return {
+        "not_due": choice.not_due,
+        "no_caller": dict(choice.no_caller),
+        "over_limit": choice.over_limit,
+        "erased": choice.erased,
+    }
 
 
 def _user() -> str:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from parked.errors import InvalidJob
 
 PLAIN = "json"  # JSON in ASCII, as it is
 TEXT = "text"  # an answer that JSON can't hold: its text, JSON-encoded
+ERASED = "erased"  # removed for good by a person; nothing is left to decode
 
 
 class Body(NamedTuple):
     codec: str
     key_id: str | None  # which key it was encrypted with; None if it is not
     data: bytes
+
+
+NOTHING: Final = Body(ERASED, None, b"")
 
 
 def encode(value: Any) -> Body:
@@ -55,7 +59,13 @@ def encode_answer(value: Any) -> Body:
 
 
 def decode(body: Body) -> Any:
-    """Return the JSON value of a body (for the codec `text`: the text)."""
+    """Return the JSON value of a body (for the codec `text`: the text).
+
+    Raises:
+        ValueError: it was erased, or stored by a newer parked.
+    """
+    if body.codec == ERASED:
+        raise ValueError("this body was erased for good")
     if body.codec not in (PLAIN, TEXT):
         raise ValueError(f"this version of parked can't read bodies stored as {body.codec!r}")
     return json.loads(body.data)

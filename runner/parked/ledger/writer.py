@@ -36,6 +36,7 @@ METHODS: Final[dict[type, str]] = {
     op.Release: "release",
     op.Discard: "discard",
     op.Restore: "restore",
+    op.Erase: "erase",
     op.HandOut: "hand_out",
     op.Register: "register",
     op.Beat: "beat",
@@ -350,7 +351,9 @@ def subject(operation: Operation) -> Hashable:
     match operation:
         case op.Accept() | op.TakeOver():
             return (operation.pipeline, operation.batch, operation.job_id)
-        case op.Start() | op.Answer() | op.Park() | op.Retried() | op.Release() | op.Discard() | op.Restore():
+        case op.Start() | op.Answer() | op.Park() | op.Retried() | op.Release():
+            return operation.id
+        case op.Discard() | op.Restore() | op.Erase():
             return operation.id
         case _:
             return None
