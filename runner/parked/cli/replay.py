@@ -13,7 +13,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from parked.cli.drain import Drain
+from parked.cli.drain import Drain, tell_lost
 from parked.cli.exits import Exit
 from parked.cli.filters import add_filters, filter_words, filters_of
 from parked.cli.jobs import job_as_json
@@ -185,6 +185,7 @@ async def _run(
                         shown.advance(parked=states[State.PARKED])
                 finally:
                     await pool.close()
+                    tell_lost(pool.lost)
     finally:
         await callers.aclose()
 

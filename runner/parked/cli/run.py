@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from parked.cli.drain import Drain
+from parked.cli.drain import Drain, tell_lost
 from parked.cli.nearest import whole_number
 from parked.cli.output import command_line, counted, flag, hint, put_json, same_command
 from parked.cli.progress import Progress, progress
 from parked.cli.tally import Tally
 from parked.clock import minute_text
-from parked.errors import JobConflict, OutputFailed
+from parked.errors import JobConflict, OutputFailed, SettingsError
 from parked.job import ANSWERED, Job, State, check_name
 from parked.settings import Settings
 
@@ -76,6 +77,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     from parked.named import GEMINI, caller_named
     from parked.tracing import set_up
 
+    _refuse_same_file(args, settings)
     call_model = caller_named(args.call or GEMINI, timeout_s=settings.attempt_timeout_s)
     check_payload = getattr(call_model, "check_payload", None)
     with (
@@ -143,6 +145,7 @@ class _Work:
                     self._take(hold, shown, pool)
         finally:
             await pool.close()
+            tell_lost(pool.lost)
             self._hand_out()
             if (aclose := getattr(self._on.call_model, "aclose", None)) is not None:
                 await aclose()
@@ -215,6 +218,27 @@ class _Work:
             since = minute_text(oldest.accepted_at)
             said = f"{counted(pending, 'job')} of the pipeline {self._args.pipeline!r} pending since {since}"
             hint(f"{said}; to go on: {same_command(self._args)}")
+
+
+def _refuse_same_file(args: argparse.Namespace, settings: Settings) -> None:
+    """Refuse answers that would be written into another file of this run, before any is opened.
+
+    Raises:
+        SettingsError: names that file.
+    """
+    if args.out is None:
+        return
+    ledger = settings.ledger.removeprefix("sqlite:///")
+    others = {
+        "the job file": args.jobs,
+        "the file of rejected lines": f"{args.jobs}.rejected.jsonl",
+        "the ledger": ledger,
+        "a file of the ledger": f"{ledger}-wal",
+        "a file that belongs to the ledger": f"{ledger}-shm",
+    }
+    for what, name in others.items():
+        if os.path.realpath(args.out) == os.path.realpath(name):
+            raise SettingsError(f"--out {args.out} is {what}; give the answers a file of their own")
 
 
 def _refuse_conflicts(ledger: Ledger, scanned: Scan, args: argparse.Namespace) -> None:

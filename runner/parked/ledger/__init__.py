@@ -15,7 +15,7 @@ from typing import Any, Self
 from parked import owners
 from parked.errors import SettingsError
 from parked.ledger.migrations import bring_up_to_date
-from parked.ledger.operations import Beat, JobRow, Leave, Lose, Operation, Register
+from parked.ledger.operations import Beat, JobRow, Leave, Lose, Operation, Outcome, Register
 from parked.ledger.pulse import Pulse
 from parked.ledger.reading import SqliteReader
 from parked.ledger.sqlite import SqliteStore
@@ -109,6 +109,7 @@ class Ledger:
         self.url = f"sqlite:///{path}"
         self.where = self.url  # for people: the full name, never a password
         self.created = created  # whether it was made by this call
+        self.write_patience_s = write_patience_s
         self._path = path
         self._role = role
         self._pulse = Pulse(monotonic=monotonic)
@@ -147,7 +148,7 @@ class Ledger:
         return self._writer.stalled
 
     @property
-    def unwritten(self) -> list[Operation]:
+    def unwritten(self) -> list[Outcome]:
         """The outcomes that would be lost if the process ended now; their jobs would become orphans."""
         return self._writer.unwritten
 
