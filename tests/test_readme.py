@@ -13,11 +13,12 @@ import pytest
 
 from parked.simulator import Simulator
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
@@ -50,6 +51,16 @@ def test_the_python_examples_run(run, api):
     done = run(sys.executable, "-c", article)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["dead-letter: 1 parked", "     1  permanent:400"]
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_the_examples_of_the_python_page_run(run, number):
+    examples = blocks("python", (ROOT / "docs/python.md").read_text())
+    assert len(examples) == 4
+
+    done = run(sys.executable, "-W", "ignore", "-c", examples[number])
+
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_shell_examples_run_on_the_job_lines_shown(run, api, tmp_path):

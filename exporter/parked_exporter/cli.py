@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from parked.cli.exits import Exit
+from parked.cli.frame import Parser
 from parked.errors import SettingsError
 from parked.ledger import full_name
 from parked.logs import configure
@@ -30,8 +31,8 @@ example:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the sidecar until a signal ends it, and return the exit status."""
-    arguments = _parser().parse_args(argv)
     try:
+        arguments = _parser().parse_args(argv)
         refuse_unknown()
         settings = SidecarSettings.load(
             {"ledger": arguments.ledger, "listen": arguments.listen, "log_level": arguments.log_level}
@@ -54,13 +55,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say(str(exc), Exit.SURROUNDINGS)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="parked-exporter",
         description="Show what a ledger holds on /metrics, and do what is due: sweep orphans, audit, summarise.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "--ledger", metavar="URL", help="default PARKED_LEDGER, else sqlite:///parked.db (in this folder)"

@@ -145,8 +145,13 @@ class _Printed:
     """Standard output, flushed per line: a reader at the other end of a pipe has each answer as it comes."""
 
     def append(self, line: bytes) -> None:
-        sys.stdout.write(line.decode("ascii"))
-        sys.stdout.flush()
+        try:
+            sys.stdout.write(line.decode("ascii"))
+            sys.stdout.flush()
+        except OSError as exc:  # a pipe whose reader has gone, a full disk
+            raise OutputFailed(
+                f"answers can't be printed: {exc.strerror}; those that are missing: parked answers --new"
+            ) from None
 
     def close(self) -> None:
         pass
@@ -228,6 +233,10 @@ def _key(raw: bytes) -> Key | None:
 
 
 def _is_torn(raw: bytes) -> bool:
-    """Whether this is how one of our lines begins; after a loss of power a file can end in zeros as well."""
+    """Whether a line is the beginning of one of ours, and no more; after a loss of power a file can end in zeros."""
     begun = raw.rstrip(b"\0")
-    return begun.startswith(_HEAD) or _HEAD.startswith(begun)
+    try:
+        json.loads(begun)
+    except (ValueError, RecursionError):
+        return begun.startswith(_HEAD) or _HEAD.startswith(begun)
+    return False

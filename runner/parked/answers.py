@@ -42,6 +42,7 @@ class Usage:
 
 
 NO_USAGE: Final = Usage()
+MOST_TOKENS: Final = 10**12  # a count beyond is no count, and no database would hold it
 
 
 class Flaw(NamedTuple):
@@ -275,5 +276,5 @@ def _refuse_constant(name: str) -> Iterator[None]:
 
 
 def _sum(*counts: Any) -> int | None:
-    known = [count for count in counts if isinstance(count, int)]
+    known = [count for count in counts if isinstance(count, int) and 0 <= count <= MOST_TOKENS]
     return sum(known) if known else None

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, Self
 
-from parked.judge import Judged, rejected_by_check
+from parked.judge import Judged, rejected_by_check, worded
 
 Check = Callable[[Any], object]
 
@@ -48,7 +48,10 @@ def checked(check: Check, judged: Judged) -> Judged:
     try:
         found = check(judged.answer)
     except Exception as exc:  # noqa: BLE001 - a user's function may find fault with any exception
-        found = f"{type(exc).__name__}: {exc}"
+        try:
+            found = worded(exc)
+        except Exception:  # noqa: BLE001 - its text may raise anything too
+            found = type(exc).__name__
     if found is not False and not (isinstance(found, str) and found):
         return judged
     why = found if isinstance(found, str) else "the check says no"

@@ -59,7 +59,8 @@ class Gemini:
             "automatic_function_calling": types.AutomaticFunctionCallingConfig(disable=True),
             "http_options": self._http_options,
         }
-        self._once = _config_class()
+        self._new_config = _config_class()
+        self._rest_config = self._new_config(**self._config)
         self._no_contents = types.Content(parts=[])
 
     def __call__(self, payload: Any, model: str) -> HttpAnswer:
@@ -98,11 +99,15 @@ class Gemini:
         """What `generate_content` is called with. The job's model counts, not one that the payload names."""
         if not is_rest_body(payload):
             theirs = {name: value for name, value in (payload.get("config") or {}).items() if name not in _SET_HERE}
-            return {"model": model, "contents": payload["contents"], "config": self._once(**{**theirs, **self._config})}
+            return {
+                "model": model,
+                "contents": payload["contents"],
+                "config": self._new_config(**{**theirs, **self._config}),
+            }
         body = {name: value for name, value in payload.items() if name != "model"}
         http_options = self._http_options.model_copy(update={"extra_body": body})
+        config = self._rest_config.model_copy(update={"http_options": http_options})
         # The SDK wants some contents; those of `extra_body` replace them.
-        config = self._once(**{**self._config, "http_options": http_options})
         return {"model": model, "contents": self._no_contents, "config": config}
 
 

@@ -59,6 +59,7 @@ class Scan:
         self.repeated = 0  # lines that say again what an earlier one said
         self.rejected = 0  # bad lines that were set aside
         self.rejected_to: Path | None = None  # the file that holds them
+        self.bad: list[BadLine] = []  # the first of them
         self._stream = stream
         self._stamp = _stamp(stream)
         self._default_model = default_model
@@ -164,7 +165,7 @@ def scan(
     """
     name, stream = _open(source, stdin)
     scanned = Scan(name, stream, default_model=default_model)
-    bad: list[BadLine] = []
+    bad = scanned.bad
     with _Rejects(Path(f"{'stdin' if source == STDIN else source}.rejected.jsonl")) as rejects:
         try:
             for number, raw in _lines(stream, name):
@@ -242,13 +243,17 @@ def _job(raw: bytes, default_model: str | None) -> Job:
         if payload_field not in line:
             raise InvalidJob(f'it has "{id_field}", but no "{payload_field}"')
         check_name(id_field, line[id_field])
-        model = line.get("model")
-        if model is None:
-            model = default_model
+        model = line.get("model") or _model_of(line[payload_field]) or default_model
         if model is None:
             raise InvalidJob("it names no model; add one to the line, or give all such lines one with --model")
         return Job(line[id_field], model=model, payload=line[payload_field])
     raise InvalidJob('it has no id; a line needs "job_id" and "payload", or "key" and "request"')
+
+
+def _model_of(request: Any) -> Any:
+    """The model that a request of the Batch API names itself, `models/gemini-…`."""
+    model = request.get("model") if isinstance(request, dict) else None
+    return model.removeprefix("models/") if isinstance(model, str) else model
 
 
 def _decoded(raw: bytes) -> Any:

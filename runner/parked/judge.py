@@ -292,7 +292,7 @@ def _exception_verdict(exc: Any) -> Verdict:
         if verdict is not None:
             return verdict
     rule = rules.EXCEPTION_FALLBACK
-    return _failure(rule.name, rule.reason, message=_worded(exc))
+    return _failure(rule.name, rule.reason, message=worded(exc))
 
 
 def _link_verdict(exc: Any) -> Verdict | None:
@@ -303,7 +303,7 @@ def _link_verdict(exc: Any) -> Verdict | None:
         return carried
     text = _text(exc)
     rule = _exception_rule(names, text)
-    return _failure(rule.name, rule.reason, message=_worded(exc)) if rule is not None else None
+    return _failure(rule.name, rule.reason, message=worded(exc)) if rule is not None else None
 
 
 def _exception_rule(names: tuple[str, ...], text: str) -> ExceptionRule | None:
@@ -375,8 +375,12 @@ def _text(exc: Any) -> str:
     return "" if isinstance(exc, type) else str(exc)[:_MESSAGE_CHARS]
 
 
-def _worded(exc: Any) -> str:
-    """Return an exception as a traceback's last line says it."""
+def worded(exc: Any) -> str:
+    """Return an exception as a traceback's last line says it.
+
+    Raises:
+        Exception: its own `__str__` does.
+    """
     cls = exc if isinstance(exc, type) else type(exc)
     name = cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
     text = _text(exc)

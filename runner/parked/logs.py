@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -16,6 +17,10 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 FORMATS: Final = ("text", "json")
 
 _FIELDS: Final = "parked_fields"
+
+
+# What the library logs for handlers that show no fields: an event, and its fields as part of the message.
+_EVENT: Final = re.compile(r"[a-z_]+( [a-z_]+=[^\s=\"]+)*")
 
 
 def fields(**values: Any) -> dict[str, Any]:
@@ -35,7 +40,8 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         entry = _entry(record)
-        head = f"{entry.pop('time')} {entry.pop('level')} {_plain(entry.pop('event'))}"
+        event = entry.pop("event")
+        head = f"{entry.pop('time')} {entry.pop('level')} {event if _EVENT.fullmatch(event) else _plain(event)}"
         entry.pop("logger")
         return " ".join([head, *(f"{name}={_plain(value)}" for name, value in entry.items())])
 

@@ -66,7 +66,10 @@ def function_named(name: str) -> Callable[..., Any]:
         for part in path.split("."):
             found = getattr(found, part)
     except Exception as exc:
-        raise SettingsError(f"can't import {name}: {type(exc).__name__}: {exc}") from exc
+        raise SettingsError(
+            f"can't import {name} ({type(exc).__name__}: {exc}); it has to be a function in a module, and parked has to"
+            " run where that module can be imported"
+        ) from exc
     if not callable(found):
         raise SettingsError(f"{name} is no function but {type(found).__name__}")
     return found  # type: ignore[no-any-return]  # checked to be callable just now

@@ -7,12 +7,13 @@ place decides who goes next.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from contextlib import suppress
 from typing import Any, Final
 
 from parked.course import Hold
-from parked.driver import Driver
-from parked.errors import OwnerLost, SettingsError
+from parked.driver import AWAY_S, Driver
+from parked.errors import LedgerUnavailable, OwnerLost, ParkedError, SettingsError
 from parked.job import ANSWERED, Job, State
 from parked.ledger import operations as op
 from parked.ledger.codec import decode
@@ -20,6 +21,7 @@ from parked.running import Running, Stopped
 from parked.telemetry import JobTrace
 
 CHUNK: Final = 256  # jobs accepted in one commit
+AHEAD: Final = 32  # jobs in hand beyond those that have a worker, at most
 CLAIMS: Final = 32  # jobs claimed in one operation, at most
 STALLED_WAIT_S: Final = 0.2  # how soon to look again whether the ledger can be written
 
@@ -87,12 +89,14 @@ class Pool:
         self._driver = Driver(on, self._workers, alone=alone)
         # Enough in hand to keep every worker busy while the next chunk is read and committed; no more, so that memory
         # doesn't grow with the number of jobs.
-        self._enough = concurrency + CHUNK // 2
+        self._enough = concurrency + AHEAD
         self._courses: dict[asyncio.Task[None], Hold] = {}
         self._ended: asyncio.Queue[Hold | None] = asyncio.Queue()
         self._changed = asyncio.Event()
         self._feeder: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
+        self.lost: list[str] = []  # job ids whose outcomes the ledger never took; they will be parked as orphaned
 
     # --- sources: what is to be run, and what is known already (as finished holds) ---
 
@@ -109,14 +113,21 @@ class Pool:
     async def claiming(self) -> AsyncIterator[list[Hold]]:
         """Claim what the pipeline has pending, as workers come free: what earlier runs have left over."""
         on = self._on
+        gives_up = on.clock.monotonic() + on.ledger.write_patience_s
         while True:
             workers = await self._workers.take_several(CLAIMS)
             claim = op.Claim(on.pipeline, on.ledger.owner_id, limit=workers, caller=on.caller, checker=on.checker)
             try:
                 claimed: list[op.Started] = await self._started_here(self._driver.channel.send(claim))
-            except OwnerLost:
-                claim = claim._replace(owner_id=on.ledger.owner_id)
-                claimed = await self._started_here(self._driver.channel.send(claim))
+            except (OwnerLost, LedgerUnavailable) as exc:
+                for _ in range(workers):
+                    self._workers.give_back()
+                if isinstance(exc, LedgerUnavailable):
+                    if on.clock.monotonic() >= gives_up:
+                        raise
+                    await self._workers.sleep(AWAY_S)
+                continue
+            gives_up = on.clock.monotonic() + on.ledger.write_patience_s
             for _ in range(workers - len(claimed)):
                 self._workers.give_back()
             if not claimed:
@@ -135,19 +146,19 @@ class Pool:
             Whatever a source raises, and `LedgerUnavailable`; the other jobs are drained first.
         """
         self._feeder = asyncio.create_task(self._feed(sources))
-        ending = asyncio.create_task(self._end())
+        self._ending = asyncio.create_task(self._end())
         while (hold := await self._ended.get()) is not None:
             self._changed.set()
             yield hold
-        await ending
+        await self._ending
         if self._error is not None:
             raise self._error
 
     async def run_one(self, job: Job) -> Hold:
         """Take one job on and run it. It is accepted and started in one operation, if its gate is open."""
         on, channel = self._on, self._driver.channel
-        open_now = on.gates.wait_s(job.model, on.clock.monotonic()) == 0
         trace = on.spans.job(on.name(job))
+        open_now = on.gates.wait_s(job.model, on.clock.monotonic()) == 0
         try:
             accepted = await self._started_here(channel.send(on.accept(job, start=open_now, span=trace.ids)))
         except OwnerLost:  # the job is on, but not started
@@ -157,12 +168,20 @@ class Pool:
             trace.end(hold.row)
             return hold
         if hold.attempt is not None:
+            if self._workers.stopping:
+                on.ledger.submit(hold.release())
+                hold.row = hold.row._replace(state=State.PENDING)
+                trace.end(hold.row)
+                return hold
             await self._workers.take_any()
         task = self._open(hold, trace)
         try:
             await asyncio.shield(task)
-        finally:
+        except GeneratorExit:  # the loop has ended under us: nothing can be awaited any more
+            raise
+        except BaseException:
             await self.close()
+            raise
         if self._error is not None:
             raise self._error
         return hold
@@ -174,12 +193,19 @@ class Pool:
         self._halt()
         asyncio.get_running_loop().call_later(self._on.policy.drain_s, self._cut_off)
 
+    def unwritten(self) -> list[str]:
+        """The job ids whose outcomes would go with this process if it ended now: the ledger hasn't taken them yet."""
+        waiting = {outcome.id for outcome in self._on.ledger.unwritten}
+        return [hold.row.job_id for hold in self._courses.values() if hold.row.id in waiting] + self.lost
+
     async def close(self) -> None:
         """End at once what still runs; its jobs are released without waiting for the ledger."""
         self._halt()
         self._cut_off()
-        waiting = [*self._courses, *([self._feeder] if self._feeder else [])]
-        await asyncio.gather(*waiting, return_exceptions=True)
+        if self._ending is not None:
+            self._ending.cancel()
+        waiting = (*self._courses, self._feeder, self._ending)
+        await asyncio.gather(*[task for task in waiting if task is not None], return_exceptions=True)
 
     async def _accept(self, jobs: list[Job]) -> list[Hold]:
         on = self._on
@@ -204,24 +230,37 @@ class Pool:
         try:
             for source in sources:
                 async for holds in source:
-                    for hold in _taken_from(holds):
-                        if hold.finished:
-                            self._ended.put_nowait(hold)
-                        else:
-                            self._open(hold)
-                    await self._until_open(self._enough)
+                    await self._take_in_hand(holds)
                 await self._until_open(0)
         except Stopped:
             return
         except Exception as exc:  # noqa: BLE001 - raised by `run`, once the others are drained
             self._fail(exc)
 
+    async def _take_in_hand(self, holds: list[Hold]) -> None:
+        """Open their courses in order, and let go of each: what it comes to hold must not live as long as its chunk."""
+        holds.reverse()
+        try:
+            while holds:
+                if holds[-1].attempt is None:  # else it has a worker, which others wait for
+                    await self._until_open(self._enough)
+                hold = holds.pop()
+                if hold.finished:
+                    self._ended.put_nowait(hold)
+                else:
+                    self._open(hold)
+        finally:
+            for hold in reversed(holds):  # the run was stopped; they stay what they are in the ledger
+                self._ended.put_nowait(hold)
+
     async def _end(self) -> None:
         """After the last course: see its releases committed, and tell whoever takes the results."""
         assert self._feeder is not None
         await asyncio.gather(self._feeder, return_exceptions=True)
         await self._until_open(0)
-        await asyncio.gather(*self._driver.releases, return_exceptions=True)
+        for release in self._driver.releases:
+            with suppress(ParkedError):
+                await asyncio.to_thread(release.wait)
         self._ended.put_nowait(None)
 
     def _open(self, hold: Hold, trace: JobTrace | None = None) -> asyncio.Task[None]:
@@ -238,6 +277,10 @@ class Pool:
         except (Stopped, asyncio.CancelledError):
             state = State.PENDING if hold.replay_id is None else State.PARKED
             hold.row = hold.row._replace(state=state)
+        except LedgerUnavailable as exc:
+            if hold.called and hold.attempt is not None:
+                self.lost.append(hold.row.job_id)
+            self._fail(exc)
         except BaseException as exc:  # noqa: BLE001 - also SystemExit, which would end the loop under the others
             self._fail(exc)
 
@@ -247,7 +290,8 @@ class Pool:
 
     def _fail(self, error: BaseException) -> None:
         self._error = self._error or error
-        self.stop()
+        with suppress(RuntimeError):  # the loop has ended under us
+            self.stop()
 
     def _halt(self) -> None:
         self._workers.stopping = True
@@ -283,13 +327,6 @@ class Pool:
         while len(self._courses) + self._ended.qsize() > most:
             self._changed.clear()
             await self._changed.wait()
-
-
-def _taken_from(holds: list[Hold]) -> Iterator[Hold]:
-    """Give them in order, and let go of each: what it comes to hold shall not live as long as its chunk."""
-    holds.reverse()
-    while holds:
-        yield holds.pop()
 
 
 def _payload(started: op.Started) -> Any:

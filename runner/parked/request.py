@@ -15,6 +15,7 @@ FACTS: Final = {
     "automaticContinuation": "automatic_continuation",
     "stream": "stream",
 }
+_SPELLINGS: Final = frozenset(FACTS) | frozenset(FACTS.values())
 _CONFIGS: Final = ("config", "generationConfig", "generation_config")
 
 
@@ -27,7 +28,7 @@ def request_facts(payload: Any) -> Mapping[str, Any]:
     facts: dict[str, Any] = {}
     if isinstance(payload, Mapping):
         for source in (payload, *(payload.get(name) for name in _CONFIGS)):
-            if isinstance(source, Mapping):
+            if isinstance(source, Mapping) and not _SPELLINGS.isdisjoint(source):
                 for name, sdk_name in FACTS.items():
                     value = either(source, name, sdk_name)
                     if value is not None:

@@ -419,7 +419,7 @@ EXCEPTION_RULES: Final = (
         Reason.CLIENT_FAULT,
         f"{_RFC_9110}#section-5.5",
         ("builtins.ValueError", "builtins.TypeError"),
-        text=r"^(newline|carriage return|illegal|invalid)\b.{0,60}\bheader|^header (value|name|part)",
+        text=r"^(newline|carriage return|illegal|invalid|forbidden)\b.{0,60}\bheader|^header (value|name|part)",
     ),
     ExceptionRule(
         "exception.client_setup",

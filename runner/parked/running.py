@@ -11,6 +11,7 @@ from parked.calls import Call
 from parked.check import Check, CheckerName, checked
 from parked.course import Hold, Raised, Reply, Returned, Rules
 from parked.delay import next_pacific_midnight
+from parked.errors import InvalidJob, SettingsError
 from parked.gate import Gates
 from parked.job import ANSWERED, Job, Outcome, State, check_name
 from parked.judge import Judged, judge_answer, judge_exception, request_facts, text_of
@@ -51,6 +52,12 @@ class Running:
     gates: Gates = field(init=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.ledger, Ledger):
+            raise SettingsError(f"the ledger must come from parked.open_ledger, got {type(self.ledger).__name__}")
+        if not callable(self.call_model):
+            raise SettingsError(
+                f"call_model must be a function (payload, model) -> answer, got {type(self.call_model).__name__}"
+            )
         self.caller = self.caller or name_of(self.call_model)
         check = name_of(self.check) if self.check else ""
         self.checker = self.checker or str(CheckerName(check, self.allow_truncated))
@@ -65,8 +72,9 @@ class Running:
         """The operation that takes a job on.
 
         Raises:
-            InvalidJob: its payload is no JSON value, or one that the caller refuses.
+            InvalidJob: it is none, or its payload is no JSON value, or one that the caller refuses.
         """
+        _check(job)
         check_payload = getattr(self.call_model, "check_payload", None)
         if check_payload is not None:
             check_payload(job.payload)
@@ -87,6 +95,12 @@ class Running:
         return Hold(row, payload, self.ledger.owner_id, replay_id=replay_id, attempt=attempt)
 
     def name(self, job: Job) -> JobName:
+        """How spans name a job.
+
+        Raises:
+            InvalidJob: it is none.
+        """
+        _check(job)
         return JobName(self.pipeline, self.batch, job.job_id, job.model)
 
     def trace(self, hold: Hold) -> JobTrace:
@@ -209,7 +223,7 @@ class BaseRunner:
             call_model,
             pipeline=pipeline,
             batch=batch,
-            policy=policy or Policy(),
+            policy=policy or _policy_of_environment(),
             check=check,
             allow_truncated=allow_truncated,
             clock=clock or SystemClock(),
@@ -220,6 +234,18 @@ class BaseRunner:
     def _set_up(self) -> None:
         """What a kind of runner keeps besides."""
         raise NotImplementedError
+
+
+def _policy_of_environment() -> Policy:
+    from parked.settings import Settings, warn_unknown
+
+    warn_unknown()
+    return Settings.load().policy()
+
+
+def _check(job: object) -> None:
+    if not isinstance(job, Job):
+        raise InvalidJob(f"a job must be a parked.Job(job_id, model=…, payload=…), got {type(job).__name__}")
 
 
 def name_of(function: object) -> str:

@@ -144,8 +144,14 @@ class JobTrace:
         token = context.attach(trace.set_span_in_context(self._attempt))
         try:
             yield
-        finally:
+        except GeneratorExit:  # thrown away in another context, where there is nothing to detach
+            raise
+        except BaseException:
             context.detach(token)
+            raise
+        else:
+            context.detach(token)
+        finally:
             self._ended_ns = time.time_ns()
 
     def attempt_ids(self) -> SpanIds:

@@ -73,16 +73,19 @@ MEANINGS: Final[dict[Reason, Meaning]] = {
         Kind.RETRYABLE,
         Scope.MODEL,
         "429 for a short window, or without evidence of another window",
-        "nothing; lower the rate if it lasts",
+        "replay once it has passed; lower the rate if it lasts",
     ),
     Reason.DAILY_QUOTA_EXHAUSTED: Meaning(
         Kind.RETRYABLE,
         Scope.MODEL,
         "a per-day quota is used up",
-        "wait for midnight Pacific time, or raise the quota",
+        "replay after midnight Pacific time, or raise the quota",
     ),
     Reason.OVERLOADED: Meaning(
-        Kind.RETRYABLE, Scope.MODEL, "503, the model is overloaded", "nothing; switch model if it lasts"
+        Kind.RETRYABLE,
+        Scope.MODEL,
+        "503, the model is overloaded",
+        "replay once it has passed; switch model if it lasts",
     ),
     Reason.SERVER_ERROR: Meaning(
         Kind.RETRYABLE,
@@ -96,9 +99,7 @@ MEANINGS: Final[dict[Reason, Meaning]] = {
         "the server's or our own deadline passed before the answer came",
         "raise the timeout or split the job",
     ),
-    Reason.CANCELLED: Meaning(
-        Kind.RETRYABLE, Scope.JOB, "the call was cancelled before an answer came", "nothing; replay"
-    ),
+    Reason.CANCELLED: Meaning(Kind.RETRYABLE, Scope.JOB, "the call was cancelled before an answer came", "replay"),
     Reason.NETWORK: Meaning(
         Kind.RETRYABLE,
         Scope.JOB,
@@ -109,7 +110,7 @@ MEANINGS: Final[dict[Reason, Meaning]] = {
         Kind.RETRYABLE,
         Scope.JOB,
         "an uploaded file is still being processed",
-        "nothing; wait for ACTIVE before sending",
+        "wait for ACTIVE before sending, then replay",
     ),
     Reason.RECITATION: Meaning(
         Kind.RETRYABLE,
@@ -130,8 +131,8 @@ MEANINGS: Final[dict[Reason, Meaning]] = {
     Reason.MALFORMED_ANSWER: Meaning(
         Kind.RETRYABLE,
         Scope.JOB,
-        "unusable output: a broken function call, or JSON that was asked for and doesn't parse",
-        "replay; simplify tools or schema if it repeats",
+        "unusable output: a broken function call, JSON that doesn't parse, or refused by the pipeline's own check",
+        "replay; simplify tools or schema, or look at the check, if it repeats",
     ),
     Reason.BAD_RESPONSE_BODY: Meaning(
         Kind.RETRYABLE, Scope.JOB, "the response body could not be parsed at all", "check proxies if many"

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from parked.cli.exits import Exit
 from parked.cli.output import put, put_json
-from parked.errors import ParkedError
+from parked.errors import ParkedError, SettingsError
 from parked.settings import Settings
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace, settings: Settings) -> int:
+    if args.ledger is not None:
+        raise SettingsError("parked demo makes a ledger of its own; leave --ledger out")
     from parked.simulator import Simulator
     from parked.simulator.demo import demo_script
 
@@ -94,7 +97,8 @@ class _Story:
         self._parked("audit")
         self.calls = len(self._simulator.requests)
         self._say(f"{self.answers()} of 50 answers in answers.jsonl, each once, from {self.calls} calls; none is lost.")
-        self._say(f"Look around: parked list --ledger {shlex.quote(self.ledger)}\n")
+        command = "parked" if shutil.which("parked") else str(Path(sys.executable).parent / "parked")
+        self._say(f"Look around: {command} list --ledger {shlex.quote(self.ledger)}\n")
         self._say_real()
 
     def answers(self) -> int:

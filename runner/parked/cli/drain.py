@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from typing import TYPE_CHECKING, Final
 
 from parked.cli.exits import Exit
@@ -13,12 +14,17 @@ from parked.cli.output import hint
 if TYPE_CHECKING:
     from parked.pool import Pool
 
+# `timeout`, shells and supervisors signal a process and its group, so that one signal comes twice.
+SAME_SIGNAL_S: Final = 1.0
+NAMED: Final = 50  # jobs named at most
+
 _STATUS: Final = {signal.SIGTERM: Exit.TERMINATED, signal.SIGINT: Exit.INTERRUPTED}
 
 
 class Drain:
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
+        self._received_at = 0.0
 
     def watch(self, pool: Pool, *, drain_s: float) -> None:
         """Drain this pool when a signal comes. To be called on its loop."""
@@ -32,9 +38,21 @@ class Drain:
         return _STATUS[self.received]
 
     def _stop(self, number: signal.Signals, pool: Pool, drain_s: float) -> None:
+        now = time.monotonic()
+        if self.received is number and now - self._received_at < SAME_SIGNAL_S:
+            return
         if self.received is not None:
             # What runs stays with this owner, and is parked as orphaned once its beat is missed.
-            os._exit(_STATUS[number])
-        self.received = number
+            lost = pool.unwritten()
+            tell_lost(lost)
+            os._exit(Exit.SURROUNDINGS if lost else _STATUS[number])
+        self.received, self._received_at = number, now
         hint(f"{number.name}: no new call starts; those that run get {drain_s:g} s. The same again ends at once")
         pool.stop()
+
+
+def tell_lost(job_ids: list[str]) -> None:
+    """Name the jobs whose answers go with this process."""
+    if job_ids:
+        named = ", ".join(job_ids[:NAMED]) + (f" and {len(job_ids) - NAMED} more" if len(job_ids) > NAMED else "")
+        hint(f"the ledger could not be written: what came of {named} is lost, and they will be parked as orphaned")

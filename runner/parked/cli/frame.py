@@ -76,6 +76,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise SettingsError(f"{message} (see {self.prog} --help)")
 
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        raise _Shown
+
+
+class _Shown(Exception):
+    """--help or --version was printed; there is nothing else to do."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status; nothing but that leaves it."""
@@ -83,8 +90,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status = _run(words)
         sys.stdout.flush()
-    except SystemExit as exc:  # argparse, after --help and --version
-        status = exc.code if isinstance(exc.code, int) else Exit.OK
+    except _Shown:
+        status = Exit.OK
+    except SystemExit:
+        hint("parked: the caller or the check ended the program (SystemExit); jobs that were not finished are pending")
+        status = Exit.SURROUNDINGS
     except BrokenPipeError:  # `parked list | head`: whoever read has seen enough
         _forget_output()
         status = Exit.OK
@@ -137,6 +147,7 @@ def _run(words: list[str]) -> int:
     # A flag that is called like a setting is that setting's flag.
     settings = Settings.load({item.name: getattr(args, item.name, None) for item in fields(Settings)})
     logs.configure(settings.log_level, settings.log_format)
+    args.words = words
     return command(name).run(args, settings)
 
 

@@ -48,6 +48,12 @@ def command_line(args: argparse.Namespace, command: str, *words: str) -> str:
     return printable(shlex.join(["parked", command, *told, *words]))
 
 
+def same_command(args: argparse.Namespace) -> str:
+    """Return the whole command as it was typed, but for a ledger's address with a user in it."""
+    words = [word for word in args.words if "@" not in word or "://" not in word]
+    return printable(shlex.join(["parked", *words]))
+
+
 def flag(name: str, value: str) -> list[str]:
     """Return a flag with its value as words; a value that looks like a flag stays with its name."""
     return [f"{name}={value}"] if value.startswith("-") else [name, value]

@@ -13,11 +13,12 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from parked.cli.drain import Drain
+from parked.cli.drain import Drain, tell_lost
 from parked.cli.exits import Exit
 from parked.cli.filters import add_filters, filter_words, filters_of
 from parked.cli.jobs import job_as_json
 from parked.cli.ledgers import existing_ledger
+from parked.cli.nearest import whole_number
 from parked.cli.output import command_line, counted, flag, hint, put, put_json, table
 from parked.cli.progress import progress
 from parked.clock import minute_text
@@ -48,18 +49,20 @@ example:
 def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser("replay", help="run parked jobs again", description=DESCRIPTION)
     add_filters(parser)
-    parser.add_argument("--limit", metavar="N", type=int, help="at most so many, oldest first")
+    parser.add_argument("--limit", metavar="N", type=whole_number, help="at most so many, oldest first")
     parser.add_argument("--all", action="store_true", help="every parked job; needed where nothing else limits --apply")
     parser.add_argument("--apply", action="store_true", help="do it, instead of saying what would be done")
     parser.add_argument("--name", metavar="NAME", default="", help="a name for this replay, kept in the ledger")
-    parser.add_argument("--concurrency", metavar="N", type=int, default=DEFAULT_CONCURRENCY, help="calls at a time")
+    parser.add_argument(
+        "--concurrency",
+        metavar="N",
+        type=whole_number,
+        default=DEFAULT_CONCURRENCY,
+        help=f"calls at a time, default {DEFAULT_CONCURRENCY}",
+    )
 
 
 def run(args: argparse.Namespace, settings: Settings) -> int:
-    if args.limit is not None and args.limit < 1:
-        raise SettingsError(f"--limit must be a whole number from 1, got {args.limit}")
-    if args.concurrency < 1:
-        raise SettingsError(f"--concurrency must be a whole number from 1, got {args.concurrency}")
     now = time.time()
     filters = filters_of(args, now=now)
     if args.apply and not (filters or args.all or args.limit):
@@ -69,6 +72,8 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
 
     with existing_ledger(settings, role="replay") as ledger:
         callers = _Callers(settings, ledger)
+        if args.apply:
+            ledger.sweep()
         with ledger.ask() as reader:
             choice = choose(reader, filters, limit=args.limit, now=now, missing=callers.missing)
         if not args.apply:
@@ -134,19 +139,21 @@ def _apply(
         with suppress(Exception):  # the replay's row is for people; what became of the jobs is in their own
             ledger.record(CloseReplay(replay_id, recovered, again, choice.jobs - recovered - again))
         shut_down()
-    released = choice.jobs - recovered - again
+    not_run = choice.jobs - recovered - again
     if args.json:
         put_json(
             {"ledger": ledger.where, "replayed": choice.jobs, "recovered": recovered, "parked_again": again}
-            | {"released": released, "left": _left_as_json(choice)}
+            | {"not_run": not_run, "left": _left_as_json(choice)}
         )
     _tell_left(choice)
-    hint(f"{counted(choice.jobs, 'job')} replayed: {recovered} recovered, {again} parked again, {released} left alone")
+    others = f", {not_run} not run" if not_run else ""
+    hint(f"{counted(choice.jobs, 'job')} replayed: {recovered} recovered, {again} parked again{others}")
     if recovered:
         hint(f"the answers: {command_line(args, 'answers', '--new')}")
     if drain.received is not None:
         return drain.exit()
-    return Exit.PARKED if again or released else Exit.OK
+    left = choice.not_due or choice.no_caller
+    return Exit.PARKED if again or not_run or left else Exit.OK
 
 
 async def _run(
@@ -186,6 +193,7 @@ async def _run(
                         shown.advance(parked=states[State.PARKED])
                 finally:
                     await pool.close()
+                    tell_lost(pool.lost)
     finally:
         await callers.aclose()
 

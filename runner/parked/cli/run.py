@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from parked.cli.drain import Drain
-from parked.cli.output import command_line, counted, flag, hint, put_json
+from parked.cli.drain import Drain, tell_lost
+from parked.cli.nearest import whole_number
+from parked.cli.output import command_line, counted, flag, hint, put_json, same_command
 from parked.cli.progress import Progress, progress
 from parked.cli.tally import Tally
 from parked.clock import minute_text
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from parked.course import Hold
     from parked.jobfile import Scan
     from parked.ledger import Ledger
+    from parked.ledger.operations import JobRow
     from parked.pool import Pool
     from parked.running import Running
 
@@ -45,17 +48,19 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser("run", help="run every job of a file", description=DESCRIPTION)
     parser.add_argument("jobs", metavar="JOBS", help="a JSONL file; - for standard input")
     parser.add_argument("--out", metavar="FILE", help="add answers to this file, each once; default: print them all")
-    parser.add_argument("--pipeline", metavar="NAME", default="default", help="under which name the jobs are counted")
+    parser.add_argument(
+        "--pipeline", metavar="NAME", default="default", help="under which name the jobs are counted; default: default"
+    )
     parser.add_argument("--batch", metavar="NAME", default="", help="ids are unique in a batch; e.g. the date")
     parser.add_argument("--model", metavar="M", help="for lines that name none")
     parser.add_argument(
         "--concurrency",
         metavar="N",
-        type=int,
+        type=whole_number,
         default=DEFAULT_CONCURRENCY,
         help=f"calls at a time, default {DEFAULT_CONCURRENCY}",
     )
-    parser.add_argument("--max-attempts", metavar="N", help="after so many a job is parked")
+    parser.add_argument("--max-attempts", metavar="N", help="after so many a job is parked; default 4")
     parser.add_argument(
         "--call", metavar="MODULE:FUNCTION", help="what is called instead of Gemini: (payload, model) -> answer"
     )
@@ -74,8 +79,6 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace, settings: Settings) -> int:
-    if args.concurrency < 1:
-        raise SettingsError(f"--concurrency must be a whole number from 1, got {args.concurrency}")
     check_name("--pipeline", args.pipeline)
     check_name("--batch", args.batch, empty=True)
 
@@ -86,6 +89,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     from parked.schema import keep, read_schema
     from parked.tracing import set_up
 
+    _refuse_same_file(args, settings)
     check = read_schema(args.schema) if args.schema is not None else None
     call_model = caller_named(args.call or GEMINI, timeout_s=settings.attempt_timeout_s)
     check_payload = getattr(call_model, "check_payload", None)
@@ -102,10 +106,19 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         _refuse_conflicts(ledger, scanned, args)
         if check is not None:
             keep(ledger, check)
+        tell_orphans(ledger.sweep())
         work = _Work(args, settings, scanned, out, ledger, call_model, check)
         asyncio.run(work.run())
         work.tell()
         return work.exit()
+
+
+def tell_orphans(orphans: list[JobRow]) -> None:
+    """Say that a process has died, and what became of its jobs."""
+    if orphans:
+        hint(
+            f"{counted(len(orphans), 'job')} of a process that died parked as orphaned: their calls may have been made"
+        )
 
 
 class _Work:
@@ -150,27 +163,32 @@ class _Work:
                     self._take(hold, shown, pool)
         finally:
             await pool.close()
+            tell_lost(pool.lost)
             self._hand_out()
             if (aclose := getattr(self._on.call_model, "aclose", None)) is not None:
                 await aclose()
-        if self._failure is not None:
-            raise self._failure
 
     def tell(self) -> None:
         """The last lines: what was what, and what is still to be done."""
         args, tally = self._args, self._tally
-        tally.pending += self._scanned.jobs - tally.seen  # never taken up, since the run was stopped
+        tally.not_taken_on = self._scanned.jobs - tally.seen  # the run was stopped before
         if self._scanned.rejected_to is not None:
+            for line in self._scanned.bad:
+                hint(f"line {line.number}: {line.why}")
             hint(f"bad lines were set aside in {self._scanned.rejected_to}")
         if tally.parked or tally.parked_before or tally.taken_up[State.PARKED]:
             words = flag("--pipeline", args.pipeline) + (flag("--batch", args.batch) if args.batch else [])
             hint(f"to see what is parked and why: {command_line(args, 'list', *words)}")
+        if tally.taken_up[State.SUCCEEDED]:
+            hint(f"the answers of jobs left over from earlier: {command_line(args, 'answers', '--new')}")
         self._tell_pending()
         if args.json and args.out:
             put_json({"ledger": self._ledger.where, **tally.as_json()})
         hint(tally.text())
 
     def exit(self) -> int:
+        if self._failure is not None:
+            raise self._failure
         if self._drain.received is not None:
             return self._drain.exit()
         return self._tally.exit(parked_ok=self._args.parked_ok)
@@ -215,17 +233,30 @@ class _Work:
             pending = reader.count(filters, states=(State.PENDING,))
             oldest = next(iter(reader.jobs(filters, states=(State.PENDING,), limit=1)), None)
         if oldest is not None:
-            again = command_line(self._args, "run", self._args.jobs, *_same_jobs(self._args))
             since = minute_text(oldest.accepted_at)
-            hint(f"{counted(pending, 'job')} pending since {since}; to run what is pending: {again}")
+            said = f"{counted(pending, 'job')} of the pipeline {self._args.pipeline!r} pending since {since}"
+            hint(f"{said}; to go on: {same_command(self._args)}")
 
 
-def _same_jobs(args: argparse.Namespace) -> list[str]:
-    """The flags with which a run takes up what this one has left over: the pipeline, and who calls and checks."""
-    words = flag("--pipeline", args.pipeline)
-    words += flag("--call", args.call) if args.call else []
-    words += flag("--schema", args.schema) if args.schema else []
-    return words + (["--allow-truncated"] if args.allow_truncated else [])
+def _refuse_same_file(args: argparse.Namespace, settings: Settings) -> None:
+    """Refuse answers that would be written into another file of this run, before any is opened.
+
+    Raises:
+        SettingsError: names that file.
+    """
+    if args.out is None:
+        return
+    ledger = settings.ledger.removeprefix("sqlite:///")
+    others = {
+        "the job file": args.jobs,
+        "the file of rejected lines": f"{args.jobs}.rejected.jsonl",
+        "the ledger": ledger,
+        "a file of the ledger": f"{ledger}-wal",
+        "a file that belongs to the ledger": f"{ledger}-shm",
+    }
+    for what, name in others.items():
+        if os.path.realpath(args.out) == os.path.realpath(name):
+            raise SettingsError(f"--out {args.out} is {what}; give the answers a file of their own")
 
 
 def _refuse_conflicts(ledger: Ledger, scanned: Scan, args: argparse.Namespace) -> None:

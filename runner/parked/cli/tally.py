@@ -26,6 +26,7 @@ class Tally:
     discarded: int = 0
     elsewhere: int = 0  # another living owner runs them
     pending: int = 0
+    not_taken_on: int = 0  # the run ended before it came to them
     first_before: float | None = None  # when the answers that were there before were given, epoch seconds
     last_before: float | None = None
     taken_up: Counter[State] = field(
@@ -73,6 +74,7 @@ class Tally:
             (self.discarded, "discarded before"),
             (self.elsewhere, "run by another process"),
             (self.pending, "pending"),
+            (self.not_taken_on, "not taken on"),
             (self.repeated, "repeated"),
             (self.rejected, "rejected"),
         ]
@@ -91,6 +93,7 @@ class Tally:
             "discarded": self.discarded,
             "elsewhere": self.elsewhere,
             "pending": self.pending,
+            "not_taken_on": self.not_taken_on,
             "repeated": self.repeated,
             "rejected": self.rejected,
             "taken_up": {str(state): jobs for state, jobs in sorted(self.taken_up.items())},
@@ -99,7 +102,7 @@ class Tally:
     def exit(self, *, parked_ok: bool) -> Exit:
         """The status that says it; where several hold, jobs that are still pending go first."""
         open_states = self.taken_up.keys() - ANSWERED - {State.PARKED, State.DISCARDED}
-        if self.pending or self.elsewhere or any(self.taken_up[state] for state in open_states):
+        if self.pending or self.not_taken_on or self.elsewhere or any(self.taken_up[state] for state in open_states):
             return Exit.PENDING
         if (self.parked or self.parked_before or self.taken_up[State.PARKED]) and not parked_ok:
             return Exit.PARKED

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from parked import owners
 from parked.errors import SettingsError
 from parked.ledger.migrations import bring_up_to_date
-from parked.ledger.operations import Beat, JobRow, Leave, Lose, Operation, Register
+from parked.ledger.operations import Beat, JobRow, Leave, Lose, Operation, Outcome, Register
 from parked.ledger.pulse import Pulse
 from parked.ledger.reading import SqliteReader
 from parked.ledger.scrubbing import scrub
@@ -24,9 +24,7 @@ from parked.ledger.sqlite_file import connect, explain, make_sure, path_of
 from parked.ledger.store import Reader
 from parked.ledger.writer import Channel, Ticket, Writer
 
-__all__ = ["DEFAULT_URL", "Channel", "Ledger", "Ticket", "full_name", "open_ledger"]
-
-DEFAULT_URL: Final = "sqlite:///parked.db"
+__all__ = ["Channel", "Ledger", "Ticket", "full_name", "open_ledger"]
 
 
 def open_ledger(
@@ -36,23 +34,32 @@ def open_ledger(
     migrate: bool = True,
     role: str = "runner",
     mode: int | None = None,
-    write_patience_s: float = 900.0,
+    write_patience_s: float | None = None,
     clock: Callable[[], float] = time.time,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Ledger:
-    """Open a ledger: `sqlite:///relative.db`, `sqlite:////absolute.db`, or None for `sqlite:///parked.db`.
+    """Open a ledger: `sqlite:///relative.db` or `sqlite:////absolute.db`.
 
-    With `create`, one that is missing is made, as a file of this `mode` (None: 0600). `migrate` upgrades an older one.
-    `role` says what this process is to the others (`runner`, `replay`, `sidecar`). An outcome that can't be written is
-    tried again for `write_patience_s`. `clock` gives UTC epoch seconds, which are stored.
+    With `create`, one that is missing is made, as a file of this `mode`. `migrate` upgrades an older one. `role` says
+    what this process is to the others (`runner`, `replay`, `sidecar`). An outcome that can't be written is tried again
+    for `write_patience_s`. `clock` gives UTC epoch seconds, which are stored. What is None comes from the settings:
+    `PARKED_LEDGER` (`sqlite:///parked.db`), `PARKED_LEDGER_MODE` (0600), `PARKED_WRITE_PATIENCE_S` (900).
 
     Raises:
-        SettingsError: the URL is none that parked understands.
+        SettingsError: the URL is none that parked understands, or a setting is wrong.
         LedgerMissing: there is none, and `create` is False.
         LedgerTooNew: a newer parked has changed it in a way that this version can't follow.
         LedgerUnavailable: it can't be read and written.
     """
-    path = _path(DEFAULT_URL if url is None else url)
+    if url is None or mode is None or write_patience_s is None:
+        from parked.settings import Settings, warn_unknown
+
+        warn_unknown()
+        settings = Settings.load()
+        url = settings.ledger if url is None else url
+        mode = settings.ledger_mode if mode is None else mode
+        write_patience_s = settings.write_patience_s if write_patience_s is None else write_patience_s
+    path = _path(url)
     make_sure(path, create=create, mode=mode)
     try:
         connection = connect(path)
@@ -103,6 +110,7 @@ class Ledger:
         self.url = f"sqlite:///{path}"
         self.where = self.url  # for people: the full name, never a password
         self.created = created  # whether it was made by this call
+        self.write_patience_s = write_patience_s
         self._path = path
         self._role = role
         self._pulse = Pulse(monotonic=monotonic)
@@ -154,7 +162,7 @@ class Ledger:
         return self._writer.stalled
 
     @property
-    def unwritten(self) -> list[Operation]:
+    def unwritten(self) -> list[Outcome]:
         """The outcomes that would be lost if the process ended now; their jobs would become orphans."""
         return self._writer.unwritten
 

@@ -13,6 +13,9 @@ PLAIN = "json"  # JSON in ASCII, as it is
 TEXT = "text"  # an answer that JSON can't hold: its text, JSON-encoded
 ERASED = "erased"  # removed for good by a person; nothing is left to decode
 
+_AS_IT_IS: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+_SORTED: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"), sort_keys=True)
+
 
 class Body(NamedTuple):
     codec: str
@@ -29,11 +32,12 @@ def encode(value: Any) -> Body:
     Raises:
         InvalidJob: NaN, infinity, a key that isn't text, a cycle, or a type that JSON doesn't have.
     """
-    _check_keys(value)
     try:
-        return Body(PLAIN, None, json.dumps(value, allow_nan=False, separators=(",", ":")).encode("ascii"))
+        data = _AS_IT_IS.encode(value).encode("ascii")
     except (ValueError, TypeError, RecursionError) as exc:
         raise InvalidJob(f"not a JSON value: {_why(exc)}") from exc
+    _check_keys(value)  # afterwards: by now it is known to end
+    return Body(PLAIN, None, data)
 
 
 def encode_answer(value: Any) -> Body:
@@ -73,25 +77,21 @@ def decode(body: Body) -> Any:
 
 def identity(value: Any) -> bytes:
     """Return the hash by which two payloads are the same: SHA-256 of the JSON with sorted keys."""
-    return hashlib.sha256(json.dumps(value, allow_nan=False, separators=(",", ":"), sort_keys=True).encode()).digest()
+    return hashlib.sha256(_SORTED.encode(value).encode()).digest()
 
 
 def _check_keys(value: Any) -> None:
     """Refuse keys that aren't text: `json` would turn 1 and True into text, and they would not come back."""
     waiting = [value]
-    seen = 0
     while waiting:
         item = waiting.pop()
-        seen += 1
         if isinstance(item, dict):
             for key in item:
                 if not isinstance(key, str):
                     raise InvalidJob(f"not a JSON value: the key {key!r} is not text")
-            waiting.extend(v for v in item.values() if isinstance(v, (dict, list, tuple)))
+            waiting.extend(item.values())
         elif isinstance(item, (list, tuple)):
-            waiting.extend(v for v in item if isinstance(v, (dict, list, tuple)))
-        if seen > 10_000_000:  # a cycle; json.dumps finds it and says so
-            return
+            waiting.extend(item)
 
 
 def _why(exc: BaseException) -> str:

@@ -65,7 +65,7 @@ def bring_up_to_date(
     if applied is not None and not _missing(steps, applied, path):
         return False
     if applied is None and not create:
-        raise LedgerMissing(f"the file {path} is empty, so there is no ledger in it; {CREATORS} creates one")
+        raise LedgerMissing(f"the file {path} is empty, so there is no ledger in it; {CREATORS}")
     if applied is not None and not upgrade:
         raise LedgerUnavailable(f"the ledger {path} was made by an older parked; upgrade it with `parked migrate`")
     # Taken by an empty file only. Two payloads of 2 KB don't fit into SQLite's 4 KB: this saves a third of the disk.

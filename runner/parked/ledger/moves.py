@@ -285,7 +285,8 @@ def _failed(row: JobRow, closing: Closing, error_class: str, *, now: float) -> J
         scope=closing.scope,
         fingerprint=closing.fingerprint,
         not_before=None,
-        parked_at=now,
+        # Its age counts from the first failure: a replay in vain doesn't make a job new.
+        parked_at=row.parked_at if row.state in (State.PARKED, State.REPLAYING) else now,
         owner_id=None,
         replay_id=None,
     )

@@ -373,5 +373,7 @@ def without_texts(operation: Outcome) -> Outcome:
     """The same outcome for a database that refuses its content: what decides is kept, what was said is dropped."""
     if operation.closing is None:
         return operation
-    closing = operation.closing._replace(message="", quota_id=None, response_id=None, fingerprint=None)
+    closing = operation.closing._replace(
+        message="", quota_id=None, response_id=None, fingerprint=None, tokens_in=None, tokens_out=None
+    )
     return operation._replace(closing=closing)

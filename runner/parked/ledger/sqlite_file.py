@@ -34,7 +34,7 @@ BOTH_REMEDIES: Final = (
     "run all programs of a ledger as one user, or create it with PARKED_LEDGER_MODE=0660 in a setgid folder of one"
     " group"
 )
-CREATORS: Final = "`parked run`, `parked submit` or `parked import`"
+CREATORS: Final = "name another by --ledger or PARKED_LEDGER, or create one with `parked run`"
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ def make_sure(path: Path, *, create: bool, mode: int | None) -> None:
     """
     if not path.exists():
         if not create:
-            raise LedgerMissing(f"there is no ledger at {path}; {CREATORS} creates one")
+            raise LedgerMissing(f"there is no ledger at {path}; {CREATORS}")
         if not path.parent.is_dir():
             raise LedgerUnavailable(f"the folder {path.parent} for the ledger does not exist; create it first")
         _make(path, DEFAULT_MODE if mode is None else mode)

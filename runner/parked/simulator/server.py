@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 from aiohttp import web
 
-from parked.errors import SettingsError
+from parked.errors import ParkedError
 from parked.simulator.replies import Delivery, Reply, echo, error, invalid_request
 from parked.simulator.request import METHODS, STREAM, Request, parse_path, prompt_text
 
@@ -52,7 +52,7 @@ class Simulator:
         """Listen, and return once requests are taken.
 
         Raises:
-            SettingsError: the address can't be listened on.
+            ParkedError: the address can't be listened on.
         """
         ready: Future[int] = Future()
         self._thread = threading.Thread(target=self._run, args=(ready,), name="gemini-simulator", daemon=True)
@@ -60,7 +60,7 @@ class Simulator:
         try:
             self._port = ready.result(_START_PATIENCE_S)
         except OSError as exc:
-            raise SettingsError(
+            raise ParkedError(
                 f"can't listen on {self._host}:{self._port} ({exc.strerror or exc}); take another port, or 0 for any"
                 " free one"
             ) from exc
@@ -199,7 +199,7 @@ def serve(*, host: str = "127.0.0.1", port: int = 0, rule: Rule | None = None, a
     """Serve until SIGTERM or SIGINT; `announce` is told the base URL once requests are taken. Main thread only.
 
     Raises:
-        SettingsError: the address can't be listened on.
+        ParkedError: the address can't be listened on.
     """
     ended = threading.Event()
 

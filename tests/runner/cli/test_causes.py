@@ -35,7 +35,7 @@ def test_jobs_of_one_cause_are_one_entry_largest_first(parked, night):
     assert said.status == 0
     assert lines[0].startswith("3 jobs  exhausted:503  overloaded  [f503]  2")
     assert lines[1] == "  e.g. captions/img-2: The model is overloaded."
-    assert lines[3] == "  what to do: nothing; switch model if it lasts"
+    assert lines[3] == "  what to do: replay once it has passed; switch model if it lasts"
     assert lines[4] == "  next: parked replay --fingerprint f503"
     assert lines[5].startswith("1 job  permanent:400  invalid_request  [f400]")
     assert lines[6] == "  e.g. captions/2026-03-02/odd: Unknown name [removed]"

@@ -69,7 +69,7 @@ def test_with_apply_what_the_filters_match_is_run_and_recovers(parked, night, ur
     said = parked("replay", "--class", "exhausted:503", "--apply")
 
     assert said.status == 0
-    assert "3 jobs replayed: 3 recovered, 0 parked again, 0 left alone" in said.err
+    assert "3 jobs replayed: 3 recovered, 0 parked again" in said.err
     assert sorted(in_state(url, State.RECOVERED)) == ["bad-0", "bad-1", "bad-2"]
     assert in_state(url, State.PARKED) == ["refused"]
 
@@ -179,7 +179,7 @@ def test_the_result_can_be_had_as_json(parked, night):
 
     assert dry["would_replay"] == 4
     assert [cause["jobs"] for cause in dry["causes"]] == [3, 1]
-    assert (done["replayed"], done["recovered"], done["parked_again"], done["released"]) == (4, 3, 1, 0)
+    assert (done["replayed"], done["recovered"], done["parked_again"], done["not_run"]) == (4, 3, 1, 0)
 
 
 def test_a_replay_where_there_is_no_ledger_names_the_path(parked, api, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -286,7 +287,8 @@ def test_a_signal_drains_the_run_and_the_next_one_goes_on(api, jobs, out, url, n
 
     assert process.returncode == status
     assert err.splitlines()[-1] == "30 lines: 4 answered, 26 pending"
-    assert "26 jobs pending since" in err
+    assert "26 jobs of the pipeline 'default' pending since" in err
+    assert f"to go on: parked run {file} --out {out} --concurrency 4" in err
     again = subprocess.run(command, env=dict(os.environ), stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     assert again.returncode == 0, again.stderr
     assert len(answers(out)) == 30
@@ -301,10 +303,10 @@ def test_a_second_signal_ends_at_once(api, jobs, out, url):
 
     process.send_signal(signal.SIGTERM)
     assert "SIGTERM" in process.stderr.readline() + process.stderr.readline()
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)
     process.communicate(timeout=10)
 
-    assert process.returncode == 143
+    assert process.returncode == 130
 
 
 def test_a_run_that_was_killed_shows_its_jobs_as_orphans_and_loses_none(api, jobs, out, url, parked):
@@ -319,11 +321,79 @@ def test_a_run_that_was_killed_shows_its_jobs_as_orphans_and_loses_none(api, job
 
     said = parked("run", file, "--out", str(out))
 
-    assert said.status in (1, 4)  # its first look at the dead owner comes with its first beat
-    with open_ledger(url) as ledger:
-        ledger.sweep()
-        with ledger.ask() as reader:
-            orphans = list(reader.jobs(Filters(error_class="orphaned:maybe_sent"), states=(State.PARKED,)))
-            assert reader.imbalances(thorough=True) == []
-    assert len(orphans) == 3
+    assert said.status == 1
+    assert "3 jobs of a process that died parked as orphaned" in said.err
+    assert said.err.splitlines()[-1] == "10 lines: 7 answered, 3 parked before"
+    with open_ledger(url) as ledger, ledger.ask() as reader:
+        assert reader.count(Filters(error_class="orphaned:maybe_sent"), states=(State.PARKED,)) == 3
+        assert reader.imbalances(thorough=True) == []
     assert len(answers(out)) == 7
+
+
+def test_a_reader_that_goes_away_ends_the_run_and_is_said(api, jobs, url, shell):
+    file = jobs(*[f"prompt {n}" for n in range(60)])
+
+    done = shell(f"{sys.executable} -m parked.cli run {file} --concurrency 1 | head -n 1; exit ${{PIPESTATUS[0]}}")
+
+    assert done.returncode == 3
+    assert "answers can't be printed" in done.stderr
+    assert stored(url, State.PENDING)
+
+
+def test_answers_are_not_written_into_another_file_of_the_run(parked, api, jobs, url):
+    file = jobs("one")
+    before = Path(file).read_text()
+    ledger = url.removeprefix("sqlite:///")
+
+    for out in (
+        file,
+        ledger,
+        f"{ledger}-wal",
+        f"{file}.rejected.jsonl",
+        str(Path(file).parent / "x" / ".." / "jobs.jsonl"),
+    ):
+        said = parked("run", file, "--out", out)
+        assert (said.status, "--out" in said.err) == (2, True), out
+
+    assert Path(file).read_text() == before
+    assert not Path(ledger).exists()
+    assert api.requests == []
+
+
+def test_a_whole_line_that_is_no_answer_is_never_cut_off(parked, api, jobs, tmp_path):
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"job_id": "a", "model": "m", "payload": 1}')
+
+    said = parked("run", jobs("one"), "--out", str(other))
+
+    assert said.status == 2
+    assert other.read_text() == '{"job_id": "a", "model": "m", "payload": 1}'
+
+
+def test_a_caller_that_ends_the_program_is_no_success(parked, jobs, tmp_path, monkeypatch):
+    (tmp_path / "ends.py").write_text("def call(payload, model):\n    raise SystemExit(0)\n")
+    monkeypatch.chdir(tmp_path)
+
+    said = parked("run", jobs("one", "two"), "--call", "ends:call")
+
+    assert said.status == 3
+    assert "SystemExit" in said.err
+
+
+def test_a_run_waits_for_a_ledger_that_another_program_has_locked(api, jobs, out, url, parked):
+    file = jobs(*[f"prompt {n}" for n in range(40)])
+    parked("run", jobs("other", name="other.jsonl"), "--batch", "before")
+    locked = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+    api.hold()
+    command = [sys.executable, "-m", "parked.cli", "run", file, "--out", str(out), "--concurrency", "2"]
+    process = subprocess.Popen(command, env=dict(os.environ), stderr=subprocess.PIPE, text=True)
+    api.wait_for_requests(3)
+
+    locked.execute("BEGIN IMMEDIATE")
+    api.release()
+    locked.execute("COMMIT")
+    locked.close()
+    _, err = process.communicate(timeout=60)
+
+    assert process.returncode == 0, err
+    assert len(answers(out)) == 40

@@ -100,7 +100,7 @@ def test_another_url_is_refused_with_the_rule_and_no_secret(url, said):
 
 
 def test_a_command_that_only_looks_creates_no_ledger(url, file):
-    with pytest.raises(LedgerMissing, match=f"there is no ledger at {file}; `parked run`"):
+    with pytest.raises(LedgerMissing, match=f"there is no ledger at {file}; name another"):
         open_ledger(url, create=False)
     assert not file.exists()
 

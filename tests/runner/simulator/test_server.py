@@ -8,7 +8,7 @@ from http.client import HTTPException, IncompleteRead
 
 import pytest
 
-from parked.errors import SettingsError
+from parked.errors import ParkedError
 from parked.simulator import Simulator
 from parked.simulator.replies import (
     cut_body,
@@ -216,7 +216,7 @@ def test_a_port_in_use_is_refused_in_a_sentence():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
-        with pytest.raises(SettingsError, match=f"can't listen on 127.0.0.1:{port} .*take another port"):
+        with pytest.raises(ParkedError, match=f"can't listen on 127.0.0.1:{port} .*take another port"):
             Simulator(port=port).start()
 
 

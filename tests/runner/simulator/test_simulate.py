@@ -43,19 +43,19 @@ def test_it_serves_as_its_script_says_until_a_signal_ends_it_in_order(tmp_path, 
     assert time.monotonic() - signalled < 1
 
 
-def test_a_port_in_use_is_one_sentence_and_status_2(capsys):
+def test_a_port_in_use_is_one_sentence_and_status_3(capsys):
     with Simulator() as running:
         port = running.url.rpartition(":")[2]
 
         status = main(["simulate", "--port", port])
 
-    assert status == 2
+    assert status == 3
     error = capsys.readouterr().err
     assert error.startswith(f"parked: can't listen on 127.0.0.1:{port} ")
     assert error.count("\n") == 1
 
 
-def test_a_malformed_script_is_one_sentence_and_status_2(tmp_path, capsys):
+def test_a_malformed_script_is_one_sentence_and_status_3(tmp_path, capsys):
     script = tmp_path / "script.json"
     script.write_text('{"rules": [{"reply": "overload"}]}')
 
