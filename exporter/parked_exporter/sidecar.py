@@ -27,6 +27,9 @@ from parked_exporter.web import Access, App
 STOP_PATIENCE_S: Final = 0.5
 # A scrape of a ledger that hangs keeps a thread until its deadline, and the probes must still be answered.
 WEB_THREADS: Final = 8
+# Idle connections must not keep a scrape out: there may be many, and each goes soon.
+CONNECTIONS: Final = 1000
+IDLE_S: Final = 15
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +49,15 @@ def serve(settings: SidecarSettings, *, read_only: bool, linger_s: float) -> Exi
         bound = Address(*listening.getsockname()[:2])
         schedule = None if read_only else _schedule(settings)
         app = _app(settings, schedule, bound)
-        server = waitress.create_server(app, sockets=[listening], threads=WEB_THREADS, ident=None)
+        server = waitress.create_server(
+            app,
+            sockets=[listening],
+            threads=WEB_THREADS,
+            ident=None,
+            connection_limit=CONNECTIONS,
+            channel_timeout=IDLE_S,
+            cleanup_interval=IDLE_S,
+        )
         threading.Thread(target=server.run, name="parked-web", daemon=True).start()
         if schedule is not None:
             schedule.start()

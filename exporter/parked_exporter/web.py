@@ -145,7 +145,10 @@ def _metrics(app: App, environ: WSGIEnvironment) -> Response:
         writable=app.tasks.writable if app.tasks is not None else None,
         task_failures=dict(app.tasks.failures) if app.tasks is not None else {},
     )
-    encode, content_type = choose_encoder(environ.get("HTTP_ACCEPT", ""))
+    try:
+        encode, content_type = choose_encoder(environ.get("HTTP_ACCEPT", ""))
+    except (TypeError, ValueError):  # a version that is none; whoever asks so gets the plain format
+        encode, content_type = choose_encoder("")
     body = encode(Collector(app.lookout.find(), own))
     if gzip_accepted(environ.get("HTTP_ACCEPT_ENCODING", "")):
         # Level 1 takes an eighth of the time of the best, for a third more bytes.

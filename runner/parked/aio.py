@@ -75,6 +75,8 @@ class PoolThread:
 
     def __iter__(self) -> Iterator[Outcome]:
         while (hold := self._await(self._next())) is not None:
+            if isinstance(hold, Raised):
+                raise hold.error
             yield self._on.outcome(hold)
 
     def stop(self) -> None:
@@ -90,8 +92,11 @@ class PoolThread:
     async def _make(self, concurrency: int) -> Pool:
         return Pool(self._on, concurrency=concurrency)
 
-    async def _next(self) -> Hold | None:
-        return await anext(self._holds, None)
+    async def _next(self) -> Hold | Raised | None:
+        try:
+            return await anext(self._holds, None)
+        except BaseException as exc:  # noqa: BLE001 - a SystemExit would end the loop, and be raised nowhere
+            return Raised(exc)
 
     def _await(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()

@@ -233,6 +233,10 @@ def _key(raw: bytes) -> Key | None:
 
 
 def _is_torn(raw: bytes) -> bool:
-    """Whether this is how one of our lines begins; after a loss of power a file can end in zeros as well."""
+    """Whether a line is the beginning of one of ours, and no more; after a loss of power a file can end in zeros."""
     begun = raw.rstrip(b"\0")
-    return begun.startswith(_HEAD) or _HEAD.startswith(begun)
+    try:
+        json.loads(begun)
+    except (ValueError, RecursionError):
+        return begun.startswith(_HEAD) or _HEAD.startswith(begun)
+    return False

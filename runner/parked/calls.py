@@ -74,9 +74,9 @@ class Threads:
         with self._guard:
             spawn = self._free == 0
             self._free -= not spawn
-        self._waiting.put(call)
-        if spawn:
+        if spawn:  # first: where no thread can be started, nobody may make this call later
             threading.Thread(target=self._work, name="parked-call", daemon=True).start()
+        self._waiting.put(call)
         return call
 
     def _work(self) -> None:

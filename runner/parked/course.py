@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, assert_never
+from typing import Any, Final, NamedTuple, assert_never
 
 from parked.job import HELD, State
 from parked.judge import Judged
@@ -61,6 +61,10 @@ class Reply(NamedTuple):
     outcome: Returned | Raised
     duration_s: float
     span: SpanIds = NO_SPAN
+
+
+# What ends a program or a generator rather than a call: recorded as an interruption, and raised again.
+NEVER_AN_OUTCOME: Final = (KeyboardInterrupt, SystemExit, GeneratorExit)
 
 
 @dataclass(slots=True)

@@ -6,16 +6,19 @@ import asyncio
 import contextvars
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Protocol, assert_never
+from contextlib import suppress
+from typing import Any, Final, Protocol, assert_never
 
 from parked.calls import call_threads
-from parked.course import Ask, Hold, Raised, Record, Reply, Returned, Sleep, Turn, course
-from parked.errors import OwnerLost
+from parked.course import NEVER_AN_OUTCOME, Ask, Hold, Raised, Record, Reply, Returned, Sleep, Turn, course
+from parked.errors import LedgerUnavailable, OwnerLost
 from parked.ledger import Ledger
 from parked.ledger import operations as op
 from parked.ledger.writer import Ticket
 from parked.running import CallModel, Running
 from parked.telemetry import JobTrace
+
+AWAY_S: Final = 1.0  # how soon to try again to start a job while the ledger is away
 
 
 class Turns(Protocol):
@@ -69,8 +72,8 @@ class Driver:
 
     def __init__(self, on: Running, turns: Turns, *, alone: bool) -> None:
         self.channel = LoopChannel(on.ledger)
-        self.releases: list[asyncio.Future[Any]] = []  # of courses that were ended early; nobody has to wait for them
-        self._on, self._turns = on, turns
+        self.releases: list[Ticket] = []  # of courses that were ended early
+        self._on, self._turns, self._alone = on, turns, alone
         self._rules = on.rules(alone=alone)
         self._threads = call_threads()
         self._acall = _awaitable(on.call_model)
@@ -88,10 +91,7 @@ class Driver:
             while True:
                 match effect:
                     case Record(operation):
-                        try:
-                            result = await self.channel.send(operation)
-                        except OwnerLost:
-                            result = await self.channel.send(self._on.renewed(hold, operation))
+                        result = await self._record(operation, hold)
                         trace.recorded(operation, hold.judged.finish_reasons if hold.judged else ())
                     case Turn(model):
                         has_one, holds_worker = holds_worker, False
@@ -112,12 +112,27 @@ class Driver:
                 except StopIteration:
                     return
         finally:
-            if holds_worker:
-                self._turns.give_back()
+            # First of all, and without a future: the loop may have ended under this course.
             if not hold.finished:
-                self.releases.append(self.channel.send(hold.release()))
-                self.releases[-1].add_done_callback(_seen)
+                self.releases.append(self._on.ledger.submit(hold.release()))
             trace.end(hold.row)
+            if holds_worker:
+                with suppress(RuntimeError):
+                    self._turns.give_back()
+
+    async def _record(self, operation: op.Operation, hold: Hold) -> Any:
+        """Have an operation committed. A start waits for a ledger that is away; an outcome does so in the writer."""
+        clock, ledger = self._on.clock, self._on.ledger
+        gives_up = clock.monotonic() + ledger.write_patience_s
+        while True:
+            try:
+                return await self.channel.send(operation)
+            except OwnerLost:
+                operation = self._on.renewed(hold, operation)
+            except LedgerUnavailable:
+                if self._alone or not isinstance(operation, op.Start) or clock.monotonic() >= gives_up:
+                    raise
+                await self._turns.sleep(AWAY_S)
 
     async def _ask(self, ask: Ask, hold: Hold, trace: JobTrace) -> Reply:
         on = self._on
@@ -141,7 +156,9 @@ class Driver:
             if task is not None and task.cancelling():
                 raise
             return Raised(exc)
-        except Exception as exc:  # noqa: BLE001 - the one place around the attempt: it becomes a verdict
+        except NEVER_AN_OUTCOME:
+            raise
+        except BaseException as exc:  # noqa: BLE001 - the one place around the attempt: it becomes a verdict
             return Raised(exc)
 
     async def _call_in_thread(self, ask: Ask, hold: Hold) -> Returned | Raised:
@@ -156,15 +173,9 @@ class Driver:
             call.then(self._on.late(hold))
             raise
         assert call.outcome is not None
-        if isinstance(call.outcome, Raised) and not isinstance(call.outcome.error, Exception):
+        if isinstance(call.outcome, Raised) and isinstance(call.outcome.error, NEVER_AN_OUTCOME):
             raise call.outcome.error
         return call.outcome
-
-
-def _seen(future: asyncio.Future[Any]) -> None:
-    """Nobody may be left to look at it, and asyncio would complain."""
-    if not future.cancelled():
-        future.exception()
 
 
 def wake(loop: asyncio.AbstractEventLoop, over: asyncio.Future[None]) -> None:

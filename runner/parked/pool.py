@@ -7,12 +7,13 @@ place decides who goes next.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from parked.course import Hold
-from parked.driver import Driver
-from parked.errors import OwnerLost, SettingsError
+from parked.driver import AWAY_S, Driver
+from parked.errors import LedgerUnavailable, OwnerLost, ParkedError, SettingsError
 from parked.job import ANSWERED, Job, State
 from parked.ledger import operations as op
 from parked.ledger.codec import decode
@@ -20,6 +21,7 @@ from parked.running import Running, Stopped
 from parked.telemetry import JobTrace
 
 CHUNK: Final = 256  # jobs accepted in one commit
+AHEAD: Final = 32  # jobs in hand beyond those that have a worker, at most
 CLAIMS: Final = 32  # jobs claimed in one operation, at most
 STALLED_WAIT_S: Final = 0.2  # how soon to look again whether the ledger can be written
 
@@ -27,9 +29,11 @@ STALLED_WAIT_S: Final = 0.2  # how soon to look again whether the ledger can be 
 class Workers:
     """The right to call, for so many at a time, in the order of asking."""
 
-    def __init__(self, on: Running, concurrency: int) -> None:
+    def __init__(self, on: Running, concurrency: int, *, rate: float | None) -> None:
         self._on = on
         self._free = asyncio.Semaphore(concurrency)
+        self._between_s = 1 / rate if rate else 0.0
+        self._next_at = 0.0  # monotonic; when the next call may start at that rate
         self.stopping = False
 
     async def take(self, model: str, *, has_one: bool) -> None:
@@ -38,6 +42,15 @@ class Workers:
         `has_one` says that the asker holds a worker already; it is given back while there is something to wait for.
         """
         on = self._on
+        if self._between_s:
+            now = on.clock.monotonic()
+            at = max(now, self._next_at)
+            self._next_at = at + self._between_s
+            if at > now:
+                if has_one:
+                    self.give_back()
+                    has_one = False
+                await self.sleep(at - now)
         while True:
             if not has_one:
                 await self.take_any()
@@ -79,21 +92,28 @@ class Workers:
 class Pool:
     """Runs the jobs of one source. Make it on the loop that runs it; use it once."""
 
-    def __init__(self, on: Running, *, concurrency: int, alone: bool = False) -> None:
+    def __init__(self, on: Running, *, concurrency: int, rate: float | None = None, alone: bool = False) -> None:
+        """`rate` bounds how many calls start, in calls a second.
+
+        Raises:
+            SettingsError: a concurrency under 1.
+        """
         if concurrency < 1:
             raise SettingsError(f"concurrency must be a whole number from 1, got {concurrency!r}")
         self._on = on
-        self._workers = Workers(on, concurrency)
+        self._workers = Workers(on, concurrency, rate=rate)
         self._driver = Driver(on, self._workers, alone=alone)
         # Enough in hand to keep every worker busy while the next chunk is read and committed; no more, so that memory
         # doesn't grow with the number of jobs.
-        self._enough = concurrency + CHUNK // 2
+        self._enough = concurrency + AHEAD
         self._courses: dict[asyncio.Task[None], Hold] = {}
         self._ended: asyncio.Queue[Hold | None] = asyncio.Queue()
         self._changed = asyncio.Event()
         self._feeder: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
+        self.stopped = False  # whether it was told to drain
+        self.lost: list[str] = []  # job ids whose outcomes the ledger never took; they will be parked as orphaned
 
     # --- sources: what is to be run, and what is known already (as finished holds) ---
 
@@ -110,14 +130,21 @@ class Pool:
     async def claiming(self) -> AsyncIterator[list[Hold]]:
         """Claim what the pipeline has pending, as workers come free: what earlier runs have left over."""
         on = self._on
+        gives_up = on.clock.monotonic() + on.ledger.write_patience_s
         while True:
             workers = await self._workers.take_several(CLAIMS)
             claim = op.Claim(on.pipeline, on.ledger.owner_id, limit=workers, caller=on.caller, checker=on.checker)
             try:
                 claimed: list[op.Started] = await self._started_here(self._driver.channel.send(claim))
-            except OwnerLost:
-                claim = claim._replace(owner_id=on.ledger.owner_id)
-                claimed = await self._started_here(self._driver.channel.send(claim))
+            except (OwnerLost, LedgerUnavailable) as exc:
+                for _ in range(workers):
+                    self._workers.give_back()
+                if isinstance(exc, LedgerUnavailable):
+                    if on.clock.monotonic() >= gives_up:
+                        raise
+                    await self._workers.sleep(AWAY_S)
+                continue
+            gives_up = on.clock.monotonic() + on.ledger.write_patience_s
             for _ in range(workers - len(claimed)):
                 self._workers.give_back()
             if not claimed:
@@ -126,6 +153,10 @@ class Pool:
             for hold in holds:
                 hold.claimed = True
             yield holds
+
+    async def record_all(self, operations: Sequence[op.Operation]) -> None:
+        """Have operations of a source committed."""
+        await asyncio.gather(*self._driver.channel.send_many(operations))
 
     # --- running ---
 
@@ -158,12 +189,20 @@ class Pool:
             trace.end(hold.row)
             return hold
         if hold.attempt is not None:
+            if self._workers.stopping:
+                on.ledger.submit(hold.release())
+                hold.row = hold.row._replace(state=State.PENDING)
+                trace.end(hold.row)
+                return hold
             await self._workers.take_any()
         task = self._open(hold, trace)
         try:
             await asyncio.shield(task)
-        finally:
+        except GeneratorExit:  # the loop has ended under us: nothing can be awaited any more
+            raise
+        except BaseException:
             await self.close()
+            raise
         if self._error is not None:
             raise self._error
         return hold
@@ -172,8 +211,14 @@ class Pool:
         """Drain: no new attempt starts, running calls get `drain_s`, then their jobs are released."""
         if self._workers.stopping:
             return
+        self.stopped = True
         self._halt()
         asyncio.get_running_loop().call_later(self._on.policy.drain_s, self._cut_off)
+
+    def unwritten(self) -> list[str]:
+        """The job ids whose outcomes would go with this process if it ended now: the ledger hasn't taken them yet."""
+        waiting = {outcome.id for outcome in self._on.ledger.unwritten}
+        return [hold.row.job_id for hold in self._courses.values() if hold.row.id in waiting] + self.lost
 
     async def close(self) -> None:
         """End at once what still runs; its jobs are released without waiting for the ledger."""
@@ -207,24 +252,37 @@ class Pool:
         try:
             for source in sources:
                 async for holds in source:
-                    for hold in _taken_from(holds):
-                        if hold.finished:
-                            self._ended.put_nowait(hold)
-                        else:
-                            self._open(hold)
-                    await self._until_open(self._enough)
+                    await self._take_in_hand(holds)
                 await self._until_open(0)
         except Stopped:
             return
         except Exception as exc:  # noqa: BLE001 - raised by `run`, once the others are drained
             self._fail(exc)
 
+    async def _take_in_hand(self, holds: list[Hold]) -> None:
+        """Open their courses in order, and let go of each: what it comes to hold must not live as long as its chunk."""
+        holds.reverse()
+        try:
+            while holds:
+                if holds[-1].attempt is None:  # else it has a worker, which others wait for
+                    await self._until_open(self._enough)
+                hold = holds.pop()
+                if hold.finished:
+                    self._ended.put_nowait(hold)
+                else:
+                    self._open(hold)
+        finally:
+            for hold in reversed(holds):  # the run was stopped; they stay what they are in the ledger
+                self._ended.put_nowait(hold)
+
     async def _end(self) -> None:
         """After the last course: see its releases committed, and tell whoever takes the results."""
         assert self._feeder is not None
         await asyncio.gather(self._feeder, return_exceptions=True)
         await self._until_open(0)
-        await asyncio.gather(*self._driver.releases, return_exceptions=True)
+        for release in self._driver.releases:
+            with suppress(ParkedError):
+                await asyncio.to_thread(release.wait)
         self._ended.put_nowait(None)
 
     def _open(self, hold: Hold, trace: JobTrace | None = None) -> asyncio.Task[None]:
@@ -241,6 +299,10 @@ class Pool:
         except (Stopped, asyncio.CancelledError):
             state = State.PENDING if hold.replay_id is None else State.PARKED
             hold.row = hold.row._replace(state=state)
+        except LedgerUnavailable as exc:
+            if hold.called and hold.attempt is not None:
+                self.lost.append(hold.row.job_id)
+            self._fail(exc)
         except BaseException as exc:  # noqa: BLE001 - also SystemExit, which would end the loop under the others
             self._fail(exc)
 
@@ -250,7 +312,8 @@ class Pool:
 
     def _fail(self, error: BaseException) -> None:
         self._error = self._error or error
-        self.stop()
+        with suppress(RuntimeError):  # the loop has ended under us
+            self.stop()
 
     def _halt(self) -> None:
         self._workers.stopping = True
@@ -286,13 +349,6 @@ class Pool:
         while len(self._courses) + self._ended.qsize() > most:
             self._changed.clear()
             await self._changed.wait()
-
-
-def _taken_from(holds: list[Hold]) -> Iterator[Hold]:
-    """Give them in order, and let go of each: what it comes to hold shall not live as long as its chunk."""
-    holds.reverse()
-    while holds:
-        yield holds.pop()
 
 
 def _payload(started: op.Started) -> Any:

@@ -1,7 +1,7 @@
 """Replays: which parked jobs are to be run again, and running them. What fails again goes behind the others.
 
-Canaries go first: a few jobs of each cause. A cause none of whose canaries recovers isn't mended yet, and its other jobs
-are spared the calls.
+Canaries go first: a few jobs of each cause. A cause none of whose canaries recovers isn't mended yet, and its other
+jobs are not called.
 """
 
 from __future__ import annotations
@@ -88,6 +88,8 @@ class Results:
     parked_again: int = 0
     not_run: int = 0  # released, or in other hands by the time of their turn
     spared: int = 0  # not tried, since no canary of their cause recovered
+    stopped: bool = False  # drained before its end
+    lost: list[str] = field(default_factory=list)  # job ids whose outcomes the ledger never took
 
     def add(self, hold: Hold) -> None:
         if hold.called and hold.row.state is State.RECOVERED:
@@ -141,22 +143,28 @@ async def replayed(
     first = {cause: ids[:canaries] if canaries else ids for cause, ids in causes.items()}
     cause_of = {id: cause for cause, ids in first.items() for id in ids} if canaries else {}
     healed: set[Cause] = set()
-    async for hold in _round(on, list(first.values()), replay_id, mending, make_pool):
+    async for hold in _round(on, list(first.values()), replay_id, mending, make_pool, results):
         results.add(hold)
         if hold.row.state is State.RECOVERED and hold.row.id in cause_of:
             healed.add(cause_of[hold.row.id])
         yield hold
     rest = {cause: ids[len(first[cause]) :] for cause, ids in causes.items()}
+    if results.stopped:
+        return
     results.spared += sum(len(ids) for cause, ids in rest.items() if cause not in healed)
-    async for hold in _round(
-        on, [ids for cause, ids in rest.items() if cause in healed], replay_id, mending, make_pool
-    ):
+    followers = [ids for cause, ids in rest.items() if cause in healed]
+    async for hold in _round(on, followers, replay_id, mending, make_pool, results):
         results.add(hold)
         yield hold
 
 
 async def _round(
-    on: Running, ids: list[array[int]], replay_id: int, mending: Mending, make_pool: Callable[[Running], Pool]
+    on: Running,
+    ids: list[array[int]],
+    replay_id: int,
+    mending: Mending,
+    make_pool: Callable[[Running], Pool],
+    results: Results,
 ) -> AsyncIterator[Hold]:
     if not any(ids):
         return
@@ -165,7 +173,9 @@ async def _round(
         async for hold in pool.run(_replaying(on, pool, ids, replay_id, mending)):
             yield hold
     finally:
+        results.stopped |= pool.stopped
         await pool.close()
+        results.lost += pool.lost
 
 
 async def _replaying(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, assert_never
 
 from parked.calls import Call, call_threads
-from parked.course import Ask, Effect, Hold, Raised, Record, Reply, Sleep, Turn, course
+from parked.course import NEVER_AN_OUTCOME, Ask, Effect, Hold, Raised, Record, Reply, Sleep, Turn, course
 from parked.errors import OwnerLost, ParkedError
 from parked.job import Job, Outcome, State
 from parked.ledger import operations as op
+from parked.ledger.writer import Ticket
 from parked.running import BaseRunner, Running, Stopped
 from parked.telemetry import JobTrace
 
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from parked.aio import PoolThread
 
 STALLED_WAIT_S = 0.2  # how soon to look again whether the ledger can be written
-_NEVER_OURS = (KeyboardInterrupt, SystemExit, GeneratorExit)
 
 
 class SyncDriver:
@@ -94,8 +95,10 @@ class SyncDriver:
             self._calls.add(call)
             try:
                 in_time = call.wait(on.policy.attempt_timeout_s)
-            except BaseException as exc:  # noqa: BLE001 - Ctrl-C reaches us here; it is raised again below
+            except BaseException as exc:  # Ctrl-C reaches us here; the call goes on by itself, or has just ended
                 call.interrupt(exc)
+                call.then(on.late(hold))
+                raise
             finally:
                 self._calls.discard(call)
         if call.interrupted is not None:
@@ -105,7 +108,7 @@ class SyncDriver:
             call.then(on.late(hold))
             return on.timed_out(trace.attempt_ids())
         assert call.outcome is not None
-        if isinstance(call.outcome, Raised) and isinstance(call.outcome.error, _NEVER_OURS):
+        if isinstance(call.outcome, Raised) and isinstance(call.outcome.error, NEVER_AN_OUTCOME):
             raise call.outcome.error
         return Reply(call.outcome, on.clock.monotonic() - begun, trace.attempt_ids())
 
@@ -132,20 +135,28 @@ class Runner(BaseRunner):
             raise ParkedError("this runner was stopped; make another to go on")
         on = self._on
         trace = on.spans.job(on.name(job))
-        open_now = on.gates.wait_s(job.model, on.clock.monotonic()) == 0
+        taken: Ticket | None = None
+        hold: Hold | None = None
         try:
-            accepted = self._accept(on.accept(job, start=open_now, span=trace.ids))
-        except OwnerLost:  # the job is on, but not started
-            accepted = self._accept(on.accept(job, start=open_now, span=trace.ids))
-        hold = on.hold(accepted.row, job.payload, attempt=accepted.attempt)
-        if accepted.attempt is None and accepted.row.state is not State.PENDING:
-            hold.finished = True
-            trace.end(hold.row)
-            return on.outcome(hold)
-        try:
-            self._driver.drive(hold, trace)
+            open_now = on.gates.wait_s(job.model, on.clock.monotonic()) == 0
+            taken = on.ledger.submit(on.accept(job, start=open_now, span=trace.ids))
+            try:
+                accepted: op.Accepted = taken.wait()
+            except OwnerLost:  # the job is on, but not started
+                taken = on.ledger.submit(on.accept(job, start=open_now, span=trace.ids))
+                accepted = taken.wait()
+            hold = on.hold(accepted.row, job.payload, attempt=accepted.attempt)
+            if accepted.attempt is None and accepted.row.state is not State.PENDING:
+                hold.finished = True
+                trace.end(hold.row)
+            else:
+                self._driver.drive(hold, trace)
         except Stopped:
+            assert hold is not None
             hold.row = hold.row._replace(state=State.PENDING)
+        except BaseException:
+            self._hand_back(hold, taken)
+            raise
         return on.outcome(hold)
 
     def run_many(self, jobs: Iterable[Job], *, concurrency: int = 32) -> Iterator[Outcome]:
@@ -169,17 +180,14 @@ class Runner(BaseRunner):
         for pool in tuple(self._pools):
             pool.stop()
 
-    def _accept(self, operation: op.Accept) -> op.Accepted:
-        """Take a job on; an interrupt meanwhile doesn't leave it running."""
-        ticket = self._on.ledger.submit(operation)
-        accepted: op.Accepted
-        try:
-            accepted = ticket.wait()
-        except BaseException:
-            if ticket.error is None:  # interrupted while waiting, not refused
-                accepted = ticket.wait()
-                if accepted.attempt is not None and operation.start_for is not None:
-                    release = op.Release(accepted.row.id, operation.start_for, attempt=accepted.attempt)
+    def _hand_back(self, hold: Hold | None, taken: Ticket | None) -> None:
+        """Whatever was started for a job that nobody runs any more is released, wherever an interrupt came."""
+        if hold is not None:
+            if not hold.finished:
+                self._on.ledger.submit(hold.release())
+        elif taken is not None:
+            with suppress(ParkedError):
+                accepted: op.Accepted = taken.wait()
+                if accepted.attempt is not None and accepted.row.owner_id is not None:
+                    release = op.Release(accepted.row.id, accepted.row.owner_id, attempt=accepted.attempt)
                     self._on.ledger.submit(release)
-            raise
-        return accepted

@@ -18,6 +18,7 @@ from opentelemetry import context, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind, StatusCode, TracerProvider
 
+from parked.answers import TRUNCATED
 from parked.job import ANSWERED, State
 from parked.ledger import operations as op
 from parked.ledger.operations import NO_SPAN, SpanIds
@@ -42,6 +43,7 @@ FAILURE_FINGERPRINT: Final = "parked.failure.fingerprint"
 QUOTA_ID: Final = "parked.failure.quota_id"
 ERROR_CLASS: Final = "parked.error_class"
 RETRY_DELAY_S: Final = "parked.retry.delay_s"
+ANSWER_TRUNCATED: Final = "parked.answer.truncated"  # true, or not there
 REPLAY_ID: Final = "parked.replay.id"
 
 ERROR_TYPE: Final = "error.type"
@@ -142,8 +144,14 @@ class JobTrace:
         token = context.attach(trace.set_span_in_context(self._attempt))
         try:
             yield
-        finally:
+        except GeneratorExit:  # thrown away in another context, where there is nothing to detach
+            raise
+        except BaseException:
             context.detach(token)
+            raise
+        else:
+            context.detach(token)
+        finally:
             self._ended_ns = time.time_ns()
 
     def attempt_ids(self) -> SpanIds:
@@ -212,6 +220,7 @@ def _attempt_attributes(operation: op.Answer | op.Retried | op.Park, finish_reas
         GEN_AI_TOKENS_IN: closing.tokens_in,
         GEN_AI_TOKENS_OUT: closing.tokens_out,
         STATUS_CODE: closing.status,
+        ANSWER_TRUNCATED: closing.rule == TRUNCATED or None,
     }
     if closing.kind is not None:
         named |= {

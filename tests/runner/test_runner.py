@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
+import time
 
 import pytest
 
 import parked
+from parked.calls import Call
 from parked.job import State
+from parked.ledger import Ticket
+from parked.ledger import operations as op
 from parked.ledger.store import Filters
 from parked.simulator import replies as reply
 from parked.verdict import Reason
@@ -224,16 +230,141 @@ def test_run_many_raises_what_a_caller_did_wrong(runner, scripted):
         list(runner(lambda payload, model: 1).run_many(jobs))
 
 
+def test_an_interrupt_that_comes_as_the_call_ends_keeps_the_answer_and_is_raised(ledger, runner, scripted, monkeypatch):
+    real = Call.wait
+
+    def wait(call, timeout_s):
+        assert real(call, timeout_s)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Call, "wait", wait)
+
+    with pytest.raises(KeyboardInterrupt):
+        runner(scripted("42")).run(JOB)
+
+    ledger.record(op.SetMark("settled", True))
+    with ledger.ask() as reader:
+        assert [row.state for row in reader.jobs(Filters(), states=list(State))] == [State.SUCCEEDED]
+
+
+def test_an_interrupt_while_the_job_is_accepted_hands_it_back(ledger, runner, scripted, monkeypatch, states):
+    real = Ticket.wait
+    interrupted: list = []
+
+    def wait(ticket, timeout=None):
+        result = real(ticket, timeout)
+        if isinstance(ticket.operation, op.Accept) and not interrupted:
+            interrupted.append(ticket)
+            raise KeyboardInterrupt
+        return result
+
+    monkeypatch.setattr(Ticket, "wait", wait)
+
+    with pytest.raises(KeyboardInterrupt):
+        runner(scripted()).run(JOB)
+
+    assert states() == {State.PENDING: 1}
+
+
+def test_a_ticket_can_be_waited_for_again_after_an_interrupt(ledger):
+    ticket = ledger.submit(op.SetMark("x", 1))
+    ticket.wait()
+    ticket._pending.acquire()  # as an interrupt leaves it that comes between taking the lock and giving it back
+
+    assert ticket.wait(timeout=0.1) is None
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=["SystemExit", "KeyboardInterrupt"])
+def test_what_ends_a_program_ends_run_many_in_the_callers_thread(runner, states, error):
+    def call(payload, model):
+        if payload == 2:
+            raise error
+        return payload + 1
+
+    jobs = [parked.Job(f"a-{n}", model="m", payload=n) for n in range(6)]
+    with pytest.raises(type(error)):
+        list(runner(call).run_many(jobs, concurrency=1))
+
+    assert set(states()) <= {State.SUCCEEDED, State.PENDING}
+
+
+class Foreign(BaseException):
+    """Not an Exception: a library's own way out."""
+
+
+def test_a_foreign_base_exception_is_an_outcome_one_by_one_and_among_many(runner):
+    def call(payload, model):
+        raise Foreign
+
+    one = runner(call).run(JOB)
+    (many,) = runner(call).run_many([parked.Job("a-2", model="m", payload=1)])
+
+    assert one.error_class == many.error_class == "exhausted:unclassified"
+
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+def test_a_check_whose_exception_has_no_text_finds_fault_all_the_same(runner, scripted):
+    def check(answer):
+        raise Unspeakable
+
+    assert runner(scripted(*["x"] * 4), check=check).run(JOB).error_class == "exhausted:malformed_answer"
+
+
+def test_an_answer_with_an_absurd_token_count_is_an_answer(runner, scripted, attempts):
+    usage = {"promptTokenCount": 10**30, "candidatesTokenCount": -5}
+    answer = {"candidates": [{"content": {"parts": [{"text": "42"}]}, "finishReason": "STOP"}], "usageMetadata": usage}
+
+    outcome = runner(scripted(answer)).run(JOB)
+
+    assert outcome.text == "42"
+    assert [(a.tokens_in, a.tokens_out) for a in attempts("a-1")] == [(None, None)]
+
+
+def test_a_payload_that_contains_itself_is_refused_at_once(runner, scripted):
+    payload: list = []
+    payload.append(payload)
+
+    with pytest.raises(parked.InvalidJob, match="Circular"):
+        runner(scripted()).run(parked.Job("a-1", model="m", payload=payload))
+
+
+def test_the_next_program_parks_what_a_dead_one_left_as_soon_as_it_owns_a_job(tmp_path, runner, scripted, ledger):
+    script = (
+        "import os, parked\n"
+        f"ledger = parked.open_ledger({ledger.url!r})\n"
+        "call = lambda payload, model: os.kill(os.getpid(), 9)\n"
+        "parked.Runner(ledger, call).run(parked.Job('dead', model='m', payload=1))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
+
+    runner(scripted("42")).run(JOB)
+
+    until(lambda: _state(ledger, "dead") is State.PARKED)
+
+
+def until(happened, timeout_s=10.0):
+    ends, pause = time.monotonic() + timeout_s, threading.Event()
+    while not happened():
+        assert time.monotonic() < ends
+        pause.wait(0.01)
+
+
+def _state(ledger, job_id):
+    with ledger.ask() as reader:
+        (row,) = reader.jobs_by_key(job_id, pipeline=None, batch=None)
+    return row.state
+
+
 def _fields(outcome):
     return {name: getattr(outcome, name) for name in outcome.__slots__}
 
 
 def _until_answered(ledger):
-    """The late answer is recorded by a thread of its own; the writer's order makes it visible soon."""
+    """The late answer is recorded by the thread of its call."""
     runner = parked.Runner(ledger, lambda payload, model: "not called")
-    for _ in range(1000):
-        outcome = runner.run(JOB)
-        if outcome.state is not State.PARKED:
-            return outcome
-        threading.Event().wait(0.005)
-    raise AssertionError("the late answer never came")
+    until(lambda: runner.run(JOB).state is not State.PARKED)
+    return runner.run(JOB)

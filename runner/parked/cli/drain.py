@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # `timeout`, shells and supervisors signal a process and its group, so that one signal comes twice.
 SAME_SIGNAL_S: Final = 1.0
+NAMED: Final = 50  # jobs named at most
 
 _STATUS: Final = {signal.SIGTERM: Exit.TERMINATED, signal.SIGINT: Exit.INTERRUPTED}
 
@@ -42,7 +43,16 @@ class Drain:
             return
         if self.received is not None:
             # What runs stays with this owner, and is parked as orphaned once its beat is missed.
-            os._exit(_STATUS[number])
+            lost = pool.unwritten()
+            tell_lost(lost)
+            os._exit(Exit.SURROUNDINGS if lost else _STATUS[number])
         self.received, self._received_at = number, now
         hint(f"{number.name}: no new call starts; those that run get {drain_s:g} s. The same again ends at once")
         pool.stop()
+
+
+def tell_lost(job_ids: list[str]) -> None:
+    """Name the jobs whose answers go with this process."""
+    if job_ids:
+        named = ", ".join(job_ids[:NAMED]) + (f" and {len(job_ids) - NAMED} more" if len(job_ids) > NAMED else "")
+        hint(f"the ledger could not be written: what came of {named} is lost, and they will be parked as orphaned")

@@ -28,11 +28,17 @@ from parked.version import __version__
 # In the order of `parked --help`: what runs jobs, what looks at them, what tries it all out.
 COMMANDS: Final = {
     "run": "parked.cli.run",
+    "import": "parked.cli.importing",
     "list": "parked.cli.listing",
+    "causes": "parked.cli.causes",
     "show": "parked.cli.show",
     "replay": "parked.cli.replay",
+    "discard": "parked.cli.discard",
+    "restore": "parked.cli.restore",
+    "erase": "parked.cli.erase",
     "answers": "parked.cli.answers",
     "summary": "parked.cli.summary",
+    "classify": "parked.cli.classify",
     "audit": "parked.cli.audit",
     "simulate": "parked.cli.simulate",
     "demo": "parked.cli.demo",
@@ -70,6 +76,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise SettingsError(f"{message} (see {self.prog} --help)")
 
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        raise _Shown
+
+
+class _Shown(Exception):
+    """--help or --version was printed; there is nothing else to do."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status; nothing but that leaves it."""
@@ -77,8 +90,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status = _run(words)
         sys.stdout.flush()
-    except SystemExit as exc:  # argparse, after --help and --version
-        status = exc.code if isinstance(exc.code, int) else Exit.OK
+    except _Shown:
+        status = Exit.OK
+    except SystemExit:
+        hint("parked: the caller or the check ended the program (SystemExit); jobs that were not finished are pending")
+        status = Exit.SURROUNDINGS
     except BrokenPipeError:  # `parked list | head`: whoever read has seen enough
         _forget_output()
         status = Exit.OK

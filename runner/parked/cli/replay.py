@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from parked.cli.drain import Drain
+from parked.cli.drain import Drain, tell_lost
 from parked.cli.exits import Exit
 from parked.cli.filters import add_filters, filter_words, filters_of
 from parked.cli.jobs import job_as_json
@@ -26,6 +26,7 @@ from parked.errors import SettingsError
 from parked.settings import Settings
 
 if TYPE_CHECKING:
+    from parked.check import Checker
     from parked.cli.frame import Subparsers
     from parked.ledger import Ledger
     from parked.ledger.operations import JobRow
@@ -72,7 +73,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--payload",
         metavar="FILE",
-        help="send these payloads instead: job lines, one for each job, or the payload of a single one; - for standard input",
+        help="send these payloads instead: job lines, one for each job, or the payload of a single one",
     )
     parser.add_argument("--to-model", metavar="M", help="call this model instead of the jobs' own")
     parser.add_argument(
@@ -93,8 +94,8 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     from parked.replays import choose
 
     mending = _mending(args)
-    callers = _Callers(settings, mending)
     with existing_ledger(settings, role="replay") as ledger:
+        callers = _Callers(settings, ledger, mending)
         if args.apply:
             ledger.sweep()
         with ledger.ask() as reader:
@@ -108,13 +109,16 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
 class _Callers:
     """The callers and checks that can be found here, each made once; and why a job can't be called."""
 
-    def __init__(self, settings: Settings, mending: Mending) -> None:
-        self._settings, self._mending = settings, mending
+    def __init__(self, settings: Settings, ledger: Ledger, mending: Mending) -> None:
+        self._settings, self._ledger, self._mending = settings, ledger, mending
         self._found: dict[str, CallModel] = {}
+        self._checkers: dict[str, Checker] = {}
         self._known: dict[tuple[str, str], str | None] = {}
 
     def refusal(self, row: JobRow) -> str | None:
         """Return why a job can't be run here, None if it can."""
+        if row.erased_at is not None:
+            return "erased, so that nothing is left to send"
         payloads = self._mending.payloads
         if payloads is not None and row.job_id not in payloads:
             return "the file of --payload has none for it"
@@ -132,19 +136,26 @@ class _Callers:
             self._found[called.caller] = caller_named(called.caller, timeout_s=self._settings.attempt_timeout_s)
         return self._found[called.caller]
 
+    def checker_of(self, called: Called) -> Checker:
+        from parked.named import checker_named
+
+        if called.checker not in self._checkers:
+            with self._ledger.ask() as reader:
+                self._checkers[called.checker] = checker_named(called.checker, mark=reader.mark)
+        return self._checkers[called.checker]
+
     async def aclose(self) -> None:
         for caller in self._found.values():
             if (aclose := getattr(caller, "aclose", None)) is not None:
                 await aclose()
 
     def _missing(self, caller: str, checker: str) -> str | None:
-        from parked.named import function_named
         from parked.replays import Called
 
+        called = Called(caller, checker)
         try:
-            self.of(Called(caller, checker))
-            if checker:
-                function_named(checker)
+            self.of(called)
+            self.checker_of(called)
         except SettingsError as exc:
             return str(exc)
         return None
@@ -230,7 +241,6 @@ async def _run(
     results: Results,
     drain: Drain,
 ) -> None:
-    from parked.named import function_named
     from parked.pool import Pool
     from parked.replays import replayed
     from parked.running import Running
@@ -243,11 +253,13 @@ async def _run(
     try:
         with progress(choice.jobs) as shown:
             for called, causes in choice.ids.items():
+                checker = callers.checker_of(called)
                 on = Running(
                     ledger,
                     callers.of(called),
                     policy=settings.policy(),
-                    check=function_named(called.checker) if called.checker else None,
+                    check=checker.check,
+                    allow_truncated=checker.allow_truncated,
                     caller=called.caller,
                     checker=called.checker,
                 )
@@ -259,6 +271,7 @@ async def _run(
                 if drain.received is not None:
                     return
     finally:
+        tell_lost(results.lost)
         await callers.aclose()
 
 

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from parked.cli.drain import Drain
+from parked.cli.drain import Drain, tell_lost
 from parked.cli.nearest import whole_number
 from parked.cli.output import command_line, counted, flag, hint, put_json, same_command
 from parked.cli.progress import Progress, progress
 from parked.cli.tally import Tally
 from parked.clock import minute_text
-from parked.errors import JobConflict, OutputFailed
+from parked.errors import JobConflict, OutputFailed, SettingsError
 from parked.job import ANSWERED, Job, State, check_name
 from parked.settings import Settings
 
 if TYPE_CHECKING:
     from parked.answerfile import AnswerOutput
+    from parked.check import Check
     from parked.cli.frame import Subparsers
     from parked.course import Hold
     from parked.jobfile import Scan
@@ -62,6 +64,16 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--call", metavar="MODULE:FUNCTION", help="what is called instead of Gemini: (payload, model) -> answer"
     )
+    parser.add_argument(
+        "--schema",
+        metavar="FILE",
+        help="a JSON Schema: an answer whose text isn't JSON or breaks it has failed, and is asked for again",
+    )
+    parser.add_argument(
+        "--allow-truncated",
+        action="store_true",
+        help="text that stopped at the output token limit is an answer; counted as truncated",
+    )
     parser.add_argument("--parked-ok", action="store_true", help="exit with 0 also if jobs are parked")
     parser.add_argument("--skip-bad-lines", action="store_true", help="set bad lines aside in JOBS.rejected.jsonl")
 
@@ -74,8 +86,11 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     from parked.jobfile import scan
     from parked.ledger import open_ledger
     from parked.named import GEMINI, caller_named
+    from parked.schema import keep, read_schema
     from parked.tracing import set_up
 
+    _refuse_same_file(args, settings)
+    check = read_schema(args.schema) if args.schema is not None else None
     call_model = caller_named(args.call or GEMINI, timeout_s=settings.attempt_timeout_s)
     check_payload = getattr(call_model, "check_payload", None)
     with (
@@ -89,8 +104,10 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         if ledger.created:
             hint(f"made the ledger {ledger.where}")
         _refuse_conflicts(ledger, scanned, args)
+        if check is not None:
+            keep(ledger, check)
         tell_orphans(ledger.sweep())
-        work = _Work(args, settings, scanned, out, ledger, call_model)
+        work = _Work(args, settings, scanned, out, ledger, call_model, check)
         asyncio.run(work.run())
         work.tell()
         return work.exit()
@@ -115,6 +132,7 @@ class _Work:
         out: AnswerOutput,
         ledger: Ledger,
         call_model: Any,
+        check: Check | None,
     ) -> None:
         from parked.running import Running
 
@@ -125,6 +143,8 @@ class _Work:
             pipeline=args.pipeline,
             batch=args.batch,
             policy=settings.policy(),
+            check=check,
+            allow_truncated=args.allow_truncated,
             caller=args.call or "",
         )
         self._tally = Tally(lines=scanned.lines, repeated=scanned.repeated, rejected=scanned.rejected)
@@ -143,6 +163,7 @@ class _Work:
                     self._take(hold, shown, pool)
         finally:
             await pool.close()
+            tell_lost(pool.lost)
             self._hand_out()
             if (aclose := getattr(self._on.call_model, "aclose", None)) is not None:
                 await aclose()
@@ -175,7 +196,7 @@ class _Work:
     def _take(self, hold: Hold, shown: Progress, pool: Pool) -> None:
         self._tally.add(hold)
         shown.advance(parked=self._tally.parked)
-        if hold.claimed or hold.row.state not in ANSWERED or self._failure is not None:
+        if hold.claimed or hold.row.state not in ANSWERED or hold.row.erased_at is not None or self._failure:
             return
         from parked.answerfile import AnswerLine, Key
 
@@ -215,6 +236,27 @@ class _Work:
             since = minute_text(oldest.accepted_at)
             said = f"{counted(pending, 'job')} of the pipeline {self._args.pipeline!r} pending since {since}"
             hint(f"{said}; to go on: {same_command(self._args)}")
+
+
+def _refuse_same_file(args: argparse.Namespace, settings: Settings) -> None:
+    """Refuse answers that would be written into another file of this run, before any is opened.
+
+    Raises:
+        SettingsError: names that file.
+    """
+    if args.out is None:
+        return
+    ledger = settings.ledger.removeprefix("sqlite:///")
+    others = {
+        "the job file": args.jobs,
+        "the file of rejected lines": f"{args.jobs}.rejected.jsonl",
+        "the ledger": ledger,
+        "a file of the ledger": f"{ledger}-wal",
+        "a file that belongs to the ledger": f"{ledger}-shm",
+    }
+    for what, name in others.items():
+        if os.path.realpath(args.out) == os.path.realpath(name):
+            raise SettingsError(f"--out {args.out} is {what}; give the answers a file of their own")
 
 
 def _refuse_conflicts(ledger: Ledger, scanned: Scan, args: argparse.Namespace) -> None:

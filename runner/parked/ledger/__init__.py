@@ -15,9 +15,10 @@ from typing import Any, Self
 from parked import owners
 from parked.errors import SettingsError
 from parked.ledger.migrations import bring_up_to_date
-from parked.ledger.operations import Beat, JobRow, Leave, Lose, Operation, Register
+from parked.ledger.operations import Beat, JobRow, Leave, Lose, Operation, Outcome, Register
 from parked.ledger.pulse import Pulse
 from parked.ledger.reading import SqliteReader
+from parked.ledger.scrubbing import scrub
 from parked.ledger.sqlite import SqliteStore
 from parked.ledger.sqlite_file import connect, explain, make_sure, path_of
 from parked.ledger.store import Reader
@@ -109,6 +110,7 @@ class Ledger:
         self.url = f"sqlite:///{path}"
         self.where = self.url  # for people: the full name, never a password
         self.created = created  # whether it was made by this call
+        self.write_patience_s = write_patience_s
         self._path = path
         self._role = role
         self._pulse = Pulse(monotonic=monotonic)
@@ -141,13 +143,26 @@ class Ledger:
     def submit_many(self, operations: Iterable[Operation], channel: Channel | None = None) -> list[Ticket]:
         return self._writer.submit_many(operations, channel)
 
+    def scrub(self) -> bool:
+        """Rewrite the ledger, so that no copy of what was erased is left in its files; writers wait meanwhile.
+
+        Returns False if somebody went on reading for 30 s what was there before: then some may be left beside it.
+
+        Raises:
+            LedgerUnavailable: there isn't room for a second copy, or others write all the time.
+        """
+        try:
+            return scrub(self._path)
+        except Exception as exc:
+            raise explain(exc, self._path) from exc
+
     @property
     def stalled(self) -> bool:
         """Whether an outcome waits for a ledger that is away. No call may be started meanwhile."""
         return self._writer.stalled
 
     @property
-    def unwritten(self) -> list[Operation]:
+    def unwritten(self) -> list[Outcome]:
         """The outcomes that would be lost if the process ended now; their jobs would become orphans."""
         return self._writer.unwritten
 

@@ -23,7 +23,7 @@ class JobRow(NamedTuple):
     model: str
     state: State
     came_from: State | None  # of a discarded job: what it was before
-    error_class: str | None  # of the last time it was parked; stands until it is answered
+    error_class: str | None  # of the last time it was parked; a recovered job keeps it, with what follows
     reason: Reason | str | None  # an orphan's is its code: `maybe_sent` or `not_sent`
     kind: Kind | None
     scope: Scope | None
@@ -46,6 +46,7 @@ class JobRow(NamedTuple):
     note: str | None  # why it was discarded
     payload_hash: bytes  # its identity
     revision: int  # 0: the payload as first accepted; else a mended one stored beside it
+    erased_at: float | None = None  # when its bodies and messages were removed for good; it can't run any more
 
 
 class SpanIds(NamedTuple):
@@ -108,7 +109,7 @@ class TakeOver(NamedTuple):
     """Take on a job that has already failed elsewhere: it is parked at once. Answered with `Accepted`.
 
     A known job that is pending or parked is parked anew with this class; one that is answered, held or discarded keeps
-    its state (`created` is False, and the row says which).
+    its state (`created` is False, and the row says which). Without `anew` every known job stays as it is.
     """
 
     pipeline: str
@@ -122,6 +123,8 @@ class TakeOver(NamedTuple):
     calls: int  # made elsewhere
     caller: str = ""
     checker: str = ""
+    parked_at: float | None = None  # when it was put away elsewhere; None: now
+    anew: bool = True
 
 
 # --- a job's course --------------------------------------------------------------------------------------------
@@ -240,6 +243,17 @@ class Mend(NamedTuple):
     note: str = ""  # why, or by which replay
 
 
+class Erase(NamedTuple):
+    """Remove a job's payloads, answer and messages for good; it stays in its state, known and counted.
+
+    Answered with the `JobRow`; raised as `TransitionError` if the job is pending or held. Copies of the texts stay in
+    the database's files until `Ledger.scrub`.
+    """
+
+    id: int
+    why: str
+
+
 class HandOut(NamedTuple):
     """Note that answers were handed out (written to a file or printed). Answered with None."""
 
@@ -351,6 +365,7 @@ Operation = (
     | Discard
     | Restore
     | Mend
+    | Erase
     | HandOut
     | Register
     | Beat
@@ -371,5 +386,7 @@ def without_texts(operation: Outcome) -> Outcome:
     """The same outcome for a database that refuses its content: what decides is kept, what was said is dropped."""
     if operation.closing is None:
         return operation
-    closing = operation.closing._replace(message="", quota_id=None, response_id=None, fingerprint=None)
+    closing = operation.closing._replace(
+        message="", quota_id=None, response_id=None, fingerprint=None, tokens_in=None, tokens_out=None
+    )
     return operation._replace(closing=closing)

@@ -26,6 +26,7 @@ class Pulse:
         self._watch = Watch()
         self._due_at = 0.0
         self._mutex = threading.Lock()
+        self._is_away = False  # whether the last beat failed
 
     def forget(self) -> None:
         """A forked child is no owner yet, and has watched nobody."""
@@ -33,7 +34,7 @@ class Pulse:
 
     def begin(self, owner_id: int, facts: OwnerFacts) -> None:
         self._facts = facts
-        self._due_at = self._monotonic() + BEAT_S
+        self._due_at = self._monotonic()  # look at once: who died on this machine is known without watching
         self.owner_id = owner_id
 
     def wait_s(self) -> float | None:

@@ -37,6 +37,7 @@ METHODS: Final[dict[type, str]] = {
     op.Discard: "discard",
     op.Restore: "restore",
     op.Mend: "mend",
+    op.Erase: "erase",
     op.HandOut: "hand_out",
     op.Register: "register",
     op.Beat: "beat",
@@ -62,7 +63,7 @@ class Channel(Protocol):
 class Ticket:
     """An operation that was handed in, and its answer once it is there."""
 
-    __slots__ = ("_pending", "channel", "error", "kept_since", "operation", "result")
+    __slots__ = ("_answered", "_pending", "channel", "error", "kept_since", "operation", "result")
 
     def __init__(self, operation: Operation, channel: Channel | None) -> None:
         self.operation = operation
@@ -70,6 +71,7 @@ class Ticket:
         self.result: Any = None
         self.error: Exception | None = None
         self.kept_since: float | None = None  # monotonic; when the ledger first was away for it
+        self._answered = False
         # A bare lock: with a Future each, 16 waiting threads got a quarter less done.
         self._pending = threading.Lock()
         self._pending.acquire()
@@ -80,14 +82,17 @@ class Ticket:
         Raises:
             TimeoutError: it was not answered in time; it still will be.
         """
-        if not self._pending.acquire(timeout=-1 if timeout is None else timeout):
-            raise TimeoutError(f"the ledger has not answered for {timeout} s")
-        self._pending.release()
+        # An interrupt may end a wait that has the lock already: who waits again must not wait for the lock.
+        if not self._answered:
+            if not self._pending.acquire(timeout=-1 if timeout is None else timeout):
+                raise TimeoutError(f"the ledger has not answered for {timeout} s")
+            self._pending.release()
         if self.error is not None:
             raise self.error
         return self.result
 
     def answer(self) -> None:
+        self._answered = True
         self._pending.release()
 
 
@@ -149,7 +154,7 @@ class Writer:
         return bool(self._kept)
 
     @property
-    def unwritten(self) -> list[Operation]:
+    def unwritten(self) -> list[op.Outcome]:
         """The outcomes that would be lost if the process ended now."""
         waiting = (*self._kept, *tuple(self._waiting))
         return [ticket.operation for ticket in waiting if isinstance(ticket.operation, OUTCOMES)]
@@ -351,9 +356,9 @@ def subject(operation: Operation) -> Hashable:
     match operation:
         case op.Accept() | op.TakeOver():
             return (operation.pipeline, operation.batch, operation.job_id)
-        case (
-            op.Start() | op.Answer() | op.Park() | op.Retried() | op.Release() | op.Discard() | op.Restore() | op.Mend()
-        ):
+        case op.Start() | op.Answer() | op.Park() | op.Retried() | op.Release():
+            return operation.id
+        case op.Discard() | op.Restore() | op.Erase() | op.Mend():
             return operation.id
         case _:
             return None

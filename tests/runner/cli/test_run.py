@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -337,3 +338,62 @@ def test_a_reader_that_goes_away_ends_the_run_and_is_said(api, jobs, url, shell)
     assert done.returncode == 3
     assert "answers can't be printed" in done.stderr
     assert stored(url, State.PENDING)
+
+
+def test_answers_are_not_written_into_another_file_of_the_run(parked, api, jobs, url):
+    file = jobs("one")
+    before = Path(file).read_text()
+    ledger = url.removeprefix("sqlite:///")
+
+    for out in (
+        file,
+        ledger,
+        f"{ledger}-wal",
+        f"{file}.rejected.jsonl",
+        str(Path(file).parent / "x" / ".." / "jobs.jsonl"),
+    ):
+        said = parked("run", file, "--out", out)
+        assert (said.status, "--out" in said.err) == (2, True), out
+
+    assert Path(file).read_text() == before
+    assert not Path(ledger).exists()
+    assert api.requests == []
+
+
+def test_a_whole_line_that_is_no_answer_is_never_cut_off(parked, api, jobs, tmp_path):
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"job_id": "a", "model": "m", "payload": 1}')
+
+    said = parked("run", jobs("one"), "--out", str(other))
+
+    assert said.status == 2
+    assert other.read_text() == '{"job_id": "a", "model": "m", "payload": 1}'
+
+
+def test_a_caller_that_ends_the_program_is_no_success(parked, jobs, tmp_path, monkeypatch):
+    (tmp_path / "ends.py").write_text("def call(payload, model):\n    raise SystemExit(0)\n")
+    monkeypatch.chdir(tmp_path)
+
+    said = parked("run", jobs("one", "two"), "--call", "ends:call")
+
+    assert said.status == 3
+    assert "SystemExit" in said.err
+
+
+def test_a_run_waits_for_a_ledger_that_another_program_has_locked(api, jobs, out, url, parked):
+    file = jobs(*[f"prompt {n}" for n in range(40)])
+    parked("run", jobs("other", name="other.jsonl"), "--batch", "before")
+    locked = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+    api.hold()
+    command = [sys.executable, "-m", "parked.cli", "run", file, "--out", str(out), "--concurrency", "2"]
+    process = subprocess.Popen(command, env=dict(os.environ), stderr=subprocess.PIPE, text=True)
+    api.wait_for_requests(3)
+
+    locked.execute("BEGIN IMMEDIATE")
+    api.release()
+    locked.execute("COMMIT")
+    locked.close()
+    _, err = process.communicate(timeout=60)
+
+    assert process.returncode == 0, err
+    assert len(answers(out)) == 40

@@ -188,14 +188,16 @@ def test_closing_a_ledger_leaves_as_an_owner(sqlite_url):
         assert [found.ended_at is not None for found in reader.owners() if found.id == owner] == [True]
 
 
-def test_the_beat_is_due_every_five_seconds_once_there_is_an_owner():
+def test_the_first_beat_of_an_owner_is_due_at_once_and_then_one_every_five_seconds():
     monotonic = Now()
     pulse = Pulse(monotonic=monotonic)
     assert pulse.wait_s() is None
 
     pulse.begin(1, owners.facts("runner"))
-    monotonic.now = 3.0
+    assert pulse.wait_s() == 0.0
 
+    pulse.beat(lambda operation: op.Beats(mine=True, owners={}))
+    monotonic.now = 3.0
     assert pulse.wait_s() == 2.0
 
 
