@@ -36,7 +36,7 @@ lint: $(VENV)/installed-dev
 constraints: $(VENV)/installed
 	@$(PYTHON) -m venv --clear $(VENV)/fresh
 	@env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT $(VENV)/fresh/bin/python -m pip --quiet --disable-pip-version-check \
-	  install --editable '.[exporter]' hatchling editables $$($(DEV_TOOLS))
+	  install --editable '.[exporter,postgres]' hatchling editables $$($(DEV_TOOLS))
 	@{ grep '^#' constraints.txt; $(VENV)/fresh/bin/python -m pip freeze --exclude-editable; } > $(VENV)/constraints.txt
 	@mv $(VENV)/constraints.txt constraints.txt
 
@@ -53,7 +53,7 @@ $(BIN)/python:
 
 $(VENV)/installed: pyproject.toml constraints.txt runner/parked/version.py | $(BIN)/python
 	@echo "Installing parked into $(VENV) ..."
-	@$(PIP) install --editable '.[exporter]'
+	@$(PIP) install --editable '.[exporter,postgres]'
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed

@@ -17,6 +17,11 @@ from parked.simulator import replies as reply
 JOB = parked.Job("a-1", model="m", payload={"contents": "What is six times seven?"})
 
 
+@pytest.fixture
+def ledger_url(url_on_each_database):
+    return url_on_each_database
+
+
 def jobs(count):
     return [parked.Job(f"a-{n}", model="m", payload={"contents": f"{n}?"}) for n in range(count)]
 

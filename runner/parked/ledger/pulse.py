@@ -67,9 +67,15 @@ class Pulse:
         try:
             self.beat(record)
         except LedgerUnavailable as exc:
-            _log.warning("beat_failed reason=%s", exc)
+            if not self._is_away:
+                _log.warning("ledger_away reason=%s", exc)
+            self._is_away = True
         except Exception:  # noqa: BLE001 - a bug here must not end the thread that all others wait for
             _log.exception("beat_failed")
+        else:
+            if self._is_away:
+                _log.warning("ledger_back")
+            self._is_away = False
 
     def owner_was_lost(self, owner_id: int) -> None:
         """Forget this owner, so that the process registers anew."""

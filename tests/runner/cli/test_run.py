@@ -16,33 +16,7 @@ import pytest
 from parked.job import State
 from parked.ledger import open_ledger
 from parked.ledger.store import Filters
-from parked.simulator import Simulator
 from parked.simulator import replies as reply
-
-
-@pytest.fixture
-def api(monkeypatch):
-    """The simulator, where the SDK looks for the API."""
-    with Simulator() as simulator:
-        monkeypatch.setenv("GEMINI_API_KEY", "k")
-        monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", simulator.url)
-        yield simulator
-
-
-@pytest.fixture
-def jobs(tmp_path):
-    """Returns a function that writes a job file of these prompts and returns its path."""
-
-    def write(*prompts: str, name: str = "jobs.jsonl") -> str:
-        path = tmp_path / name
-        lines = [
-            {"job_id": f"job-{n}", "model": "gemini-3.5-flash", "payload": {"contents": prompt}}
-            for n, prompt in enumerate(prompts)
-        ]
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        return str(path)
-
-    return write
 
 
 @pytest.fixture
