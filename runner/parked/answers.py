@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from parked.request import either
@@ -31,8 +30,7 @@ _CALLS: Final = frozenset({"functionCall", "function_call", "toolCall", "tool_ca
 _REPEAT_TAIL_CHARS: Final = 4_000
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """Billed tokens; None where the response doesn't say. `tokens_out` counts thoughts too."""
 
     tokens_in: int | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from parked.judge import Judged, rejected_by_check, worded
@@ -27,4 +26,4 @@ def checked(check: Check, judged: Judged) -> Judged:
     if found is not False and not (isinstance(found, str) and found):
         return judged
     why = found if isinstance(found, str) else "the check says no"
-    return replace(judged, verdict=rejected_by_check(why), answer=None, text=None)
+    return judged._replace(verdict=rejected_by_check(why), answer=None, text=None)

@@ -151,7 +151,7 @@ class _Article(Running):
         if isinstance(reply.outcome, Raised) and isinstance(reply.outcome.error, ApiError):
             error = reply.outcome.error
             kind = Kind(classify_failure(error.status_code, error.message))
-            return replaced(judged, verdict=replaced(judged.verdict, kind=kind))
+            return judged._replace(verdict=replaced(judged.verdict, kind=kind))
         return judged
 
     def _decide(self, standing: Standing, verdict: Verdict) -> Retry | GiveUp:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from parked import answers, rules
 from parked.answers import NO_USAGE, Flaw, Usage, text_of
@@ -39,8 +38,7 @@ _CHAIN_LENGTH: Final = 20
 _MESSAGE_CHARS: Final = 8_000
 
 
-@dataclass(frozen=True, slots=True)
-class HttpAnswer:
+class HttpAnswer(NamedTuple):
     """A response of the API as it came, unjudged. The Gemini adapter returns one for an HTTP 200."""
 
     status: int
@@ -48,8 +46,7 @@ class HttpAnswer:
     body: str | bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(NamedTuple):
     """What one attempt brought."""
 
     verdict: Verdict

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import getpass
 import json
 import os
@@ -116,6 +115,8 @@ class _Callers:
 def _apply(
     args: argparse.Namespace, settings: Settings, ledger: Ledger, filters: Filters, choice: Choice, callers: _Callers
 ) -> int:
+    import asyncio
+
     from parked.ledger.operations import CloseReplay, OpenReplay
     from parked.tracing import set_up
 

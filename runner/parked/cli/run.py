@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -70,6 +69,8 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace, settings: Settings) -> int:
     check_name("--pipeline", args.pipeline)
     check_name("--batch", args.batch, empty=True)
+
+    import asyncio
 
     from parked.answerfile import open_answers
     from parked.jobfile import scan
