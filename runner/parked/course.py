@@ -154,17 +154,7 @@ def _left(hold: Hold, row: JobRow | None) -> Hold:
 
 
 def _closing(judged: Judged, reply: Reply) -> Closing:
-    verdict = judged.verdict
-    return Closing(
-        kind=verdict.kind,
-        reason=verdict.reason,
-        scope=verdict.scope,
-        status=verdict.status,
-        rule=verdict.rule,
-        fingerprint=verdict.fingerprint,
-        quota_id=verdict.quota_id,
-        message=verdict.message,
-        retry_after_s=verdict.retry_after_s,
+    return Closing.of(judged.verdict)._replace(
         duration_s=reply.duration_s,
         tokens_in=judged.usage.tokens_in,
         tokens_out=judged.usage.tokens_out,

@@ -6,18 +6,9 @@ import json
 
 import pytest
 
-from parked.simulator import Simulator
 from parked.simulator import replies as reply
 
 SCHEMA = {"type": "object", "required": ["sku"], "properties": {"sku": {"type": "string"}}}
-
-
-@pytest.fixture
-def api(monkeypatch):
-    with Simulator() as simulator:
-        monkeypatch.setenv("GEMINI_API_KEY", "k")
-        monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", simulator.url)
-        yield simulator
 
 
 @pytest.fixture

@@ -10,17 +10,8 @@ from parked.job import State
 from parked.ledger import open_ledger
 from parked.ledger import operations as op
 from parked.ledger.store import Filters
-from parked.simulator import Simulator
 from parked.simulator import replies as reply
 from parked.verdict import Reason
-
-
-@pytest.fixture
-def api(monkeypatch):
-    with Simulator() as simulator:
-        monkeypatch.setenv("GEMINI_API_KEY", "k")
-        monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", simulator.url)
-        yield simulator
 
 
 @pytest.fixture
