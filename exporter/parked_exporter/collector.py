@@ -24,6 +24,7 @@ from parked.errors import LedgerUnavailable
 from parked.job import State
 from parked.ledger import open_ledger
 from parked.ledger.counters import DURATION_BOUNDS_S, FAMILIES, Metric
+from parked.ledger.labels import Labels
 from parked.ledger.operations import OwnerRow
 from parked.ledger.store import CounterRow, Reader
 from parked.logs import fields
@@ -62,16 +63,27 @@ def _read(reader: Reader, *, tasks: Sequence[str], now: float) -> Readings:
     owners = {owner.id: owner for owner in reader.owners()}
     alive = [owner for owner in owners.values() if owner.ended_at is None and owner.lost_at is None]
     lost = [owner for owner in owners.values() if owner.lost_at is not None]
+    labels = reader.labels()
     marks = {task: reader.mark(metrics.task_mark(task)) for task in tasks}
     return Readings(
         ledger=reader.name,
         counters={metric: tuple(rows) for metric, rows in counters.items()},
-        oldest={state: reader.oldest(state) for state in (State.PARKED, State.PENDING, State.RUNNING)},
+        oldest={
+            state: _by_label(reader.oldest(state), labels) for state in (State.PARKED, State.PENDING, State.RUNNING)
+        },
         owners={"alive": len(alive), "lost": sum(now - (owner.lost_at or 0) <= LOST_WINDOW_S for owner in lost)},
         audit=AuditFound.from_mark(reader.mark(metrics.AUDIT_MARK)),
         task_successes={task: at for task, at in marks.items() if at is not None},
         leases={task: _holder(owners[id]) for task, id in reader.leases().items()},
     )
+
+
+def _by_label(oldest: Mapping[tuple[str, str], float], labels: Labels) -> dict[tuple[str, str], float]:
+    found: dict[tuple[str, str], float] = {}
+    for (pipeline, error_class), since in oldest.items():
+        key = (labels.pipeline(pipeline), error_class)
+        found[key] = min(since, found.get(key, since))
+    return found
 
 
 def _holder(owner: OwnerRow) -> dict[str, Any]:

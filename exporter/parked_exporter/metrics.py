@@ -6,6 +6,7 @@ from this table: `python -m parked_exporter.metrics > docs/metrics.md`.
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,12 +14,19 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from parked.job import State
+from parked.ledger.books import SET_BY_THE_LATEST
 from parked.ledger.counters import FAMILIES, Metric
+from parked.ledger.labels import MAX_PAIRS, MAX_PIPELINES, OTHER
 from parked.ledger.moves import MAYBE_SENT, NOT_SENT
 from parked.ledger.store import CounterRow
+from parked.rules import HTTP_RULES
 from parked.verdict import MEANINGS, Disposition, Kind, Reason
 
 AUDIT_MARK: Final = "audit"
+
+
+_JOB: Final = ("pipeline", "model")
+_PARKED: Final = (*_JOB, "error_class", "reason")
 
 
 def task_mark(task: str) -> str:
@@ -92,20 +100,46 @@ class OwnSpec:
 # --- where the series come from ----------------------------------------------------------------------------------
 
 
+# The codes of the classes that parked itself gives; others come from elsewhere, or with a status that is new.
+LISTED_CODES: Final = frozenset(
+    {str(status) for rule in HTTP_RULES for status in rule.statuses} | set(Reason) | {MAYBE_SENT, NOT_SENT}
+)
+
+
+def class_label(error_class: str) -> str:
+    """The class as a label: a closed set. The ledger keeps the others by their names."""
+    disposition, _, code = error_class.partition(":")
+    is_listed = disposition in set(Disposition) and code in LISTED_CODES
+    return error_class if is_listed or not error_class else OTHER
+
+
 def labels_of(row: CounterRow) -> dict[str, str]:
     """Name what a row of counters holds, as its family says: `trigger/result` in `b` gives two labels."""
     family = FAMILIES[Metric(row.metric)]
     labels = {"pipeline": row.pipeline, "model": row.model, family.a: row.a}
     labels.update(zip(family.b.split("/"), row.b.split("/"), strict=False))
+    if family.a == "error_class":
+        labels["error_class"] = class_label(row.a)
     return labels
 
 
 def counted(metric: Metric) -> Callable[[Readings], Iterator[Series]]:
-    """The series of a family that is shown as it is kept."""
+    """The series of a family that is shown as it is kept; classes that share a label are added up.
+
+    Of times the latest counts.
+    """
+    together = max if metric in SET_BY_THE_LATEST else operator.add
 
     def series(readings: Readings) -> Iterator[Series]:
+        found: dict[tuple[str, ...], Series] = {}
         for row in readings.counters.get(metric, ()):
-            yield Series(labels_of(row), row.value, row)
+            one = Series(labels_of(row), row.value, row)
+            # The bucket of a duration is no label of its family, and still tells its rows apart.
+            key = (*one.labels.values(), row.b)
+            if key in found:
+                one = one._replace(value=together(found[key].value, one.value))
+            found[key] = one
+        yield from found.values()
 
     return series
 
@@ -152,9 +186,9 @@ def parked_by_runs(readings: Readings) -> Iterator[Series]:
     Without the zero, a series would be born at 1 and `increase()` would miss the first failure.
     """
     moved = set()
-    for row in readings.counters.get(Metric.JOBS_PARKED, ()):
-        moved.add((row.pipeline, row.model, row.a, row.b))
-        yield Series(labels_of(row), row.value, row)
+    for one in counted(Metric.JOBS_PARKED)(readings):
+        moved.add(tuple(one.labels[name] for name in _PARKED))
+        yield one
     for row in readings.counters.get(Metric.JOBS_ACCEPTED, ()):
         for error_class, reason in USUAL_CLASSES:
             if (row.pipeline, row.model, error_class, reason) not in moved:
@@ -178,7 +212,11 @@ def oldest_in(state: State) -> Callable[[Readings], Iterator[Series]]:
     """Since when the oldest job is in that state, by pipeline and, of parked ones, error class."""
 
     def series(readings: Readings) -> Iterator[Series]:
+        oldest: dict[tuple[str, str], float] = {}
         for (pipeline, error_class), since in readings.oldest.get(state, {}).items():
+            key = (pipeline, class_label(error_class))
+            oldest[key] = min(since, oldest.get(key, since))
+        for (pipeline, error_class), since in oldest.items():
             yield Series({"pipeline": pipeline, "error_class": error_class}, since)
 
     return series
@@ -200,9 +238,6 @@ def task_successes(readings: Readings) -> Iterator[Series]:
 
 
 # --- the table ---------------------------------------------------------------------------------------------------
-
-_JOB = ("pipeline", "model")
-_PARKED = (*_JOB, "error_class", "reason")
 
 METRICS: Final = (
     Spec(
@@ -345,6 +380,11 @@ def as_markdown() -> str:
         "`parked_jobs_parked_total` is 0 for one class of every reason, for each pipeline and model that ever accepted",
         "a job; the others begin when they are first moved. Counters and buckets carry the sampled trace that last",
         "moved them as an exemplar, in the OpenMetrics format.",
+        "",
+        f"Labels are bounded. The first {MAX_PIPELINES} pipelines and {MAX_PAIRS} pairs of pipeline and model that a",
+        f"ledger counts go by their own names, all others by `{OTHER}`; a name that is in stays in. An error class",
+        f"is `{OTHER}` if its code is neither a reason nor a status that the rules list. `parked list` knows all of",
+        "them by their own names.",
         "",
         "| metric | type | labels | meaning |",
         "|---|---|---|---|",

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from parked.request import either
 from parked.rules import BLOCK_RULES, FINISH_RULES, SHAPE_RULES, ShapeRule, ValueRule
+from parked.verdict import Reason
 
 # Any of these makes a mapping a response.
 RESPONSE_KEYS: Final = frozenset({
@@ -19,6 +20,7 @@ RESPONSE_KEYS: Final = frozenset({
     "model_version", "responseId", "response_id",
 })  # fmt: skip
 WHOLE: Final = "answer.whole"  # the rule of a success
+TRUNCATED: Final = "answer.truncated"  # the rule of one that was cut off, where that is allowed
 
 _INVISIBLE: Final = "\u200b\u200c\u200d\u2060\ufeff"  # no white space to Python, and nothing to a reader
 # Parts that hold no answer of their own.
@@ -49,8 +51,11 @@ class Flaw(NamedTuple):
     finish_reason: str | None = None
 
 
-def flaw_of(response: Mapping[str, Any], facts: Mapping[str, Any]) -> Flaw | None:
-    """Return the first thing that makes `response` no answer; None if it is one. `facts` is of `request_facts`."""
+def flaw_of(response: Mapping[str, Any], facts: Mapping[str, Any], *, allow_truncated: bool = False) -> Flaw | None:
+    """Return the first thing that makes `response` no answer; None if it is one. `facts` is of `request_facts`.
+
+    With `allow_truncated`, text that stopped at the token limit is an answer; where JSON was asked for, if it parses.
+    """
     feedback = either(response, "promptFeedback", "prompt_feedback")
     if isinstance(feedback, Mapping) and (block := name_of(either(feedback, "blockReason", "block_reason"))):
         told = either(feedback, "blockReasonMessage", "block_reason_message")
@@ -62,11 +67,16 @@ def flaw_of(response: Mapping[str, Any], facts: Mapping[str, Any]) -> Flaw | Non
         return Flaw(SHAPE_RULES["answer.no_finish"], "the stream ended without a candidate")
     for candidate in candidates:
         flaw = _flaw_of_candidate(candidate, facts)
-        if flaw is not None:
+        if flaw is not None and not (allow_truncated and _is_usable(candidate, flaw, facts)):
             return flaw
     if missing > 0:
         return Flaw(SHAPE_RULES["answer.no_candidates"], f"{missing} of {missing + len(candidates)} candidates missing")
     return None
+
+
+def is_truncated(response: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
+    """Whether a response that is an answer was cut off in one of its candidates."""
+    return any(_flaw_of_candidate(candidate, facts) is not None for candidate in _candidates(response))
 
 
 def finish_reasons_of(response: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[str, ...]:
@@ -156,6 +166,16 @@ def _flaw_of_content(parts: list[Mapping[str, Any]], facts: Mapping[str, Any]) -
         if text is not None and not _blank(text) and (why := _json_fault(text)) is not None:
             return Flaw(SHAPE_RULES["answer.broken_json"], f"STOP, but the text is no JSON: {why}", "STOP")
     return None
+
+
+def _is_usable(candidate: Mapping[str, Any], flaw: Flaw, facts: Mapping[str, Any]) -> bool:
+    """Whether a candidate with this flaw was only cut off, and holds text of the kind that was asked for."""
+    parts = _parts(candidate)
+    return (
+        flaw.rule.reason is Reason.ANSWER_TRUNCATED
+        and not _blank(_text(parts) or "")
+        and _flaw_of_content(parts, facts) is None
+    )
 
 
 def repeats(text: str) -> bool:

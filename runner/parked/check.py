@@ -1,13 +1,41 @@
-"""A user's own judgement of an answer that is otherwise a success."""
+"""What judges an answer besides parked itself: a check of the user's own, and whether text may be cut off.
+
+A job remembers both in one short text, so that a replay judges by them again: `mypipeline.checks:check`,
+`schema:3f9c0d1e2b4a5678`, `allow_truncated`, or two of them with a comma between.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final, NamedTuple, Self
 
 from parked.judge import Judged, rejected_by_check, worded
 
 Check = Callable[[Any], object]
+
+_ALLOW_TRUNCATED: Final = "allow_truncated"
+
+
+class CheckerName(NamedTuple):
+    """The text by which a job remembers who checks it, taken apart."""
+
+    check: str = ""  # `module:function` or `schema:…`; empty if there is none
+    allow_truncated: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        parts = [part for part in text.split(",") if part]
+        return cls(",".join(part for part in parts if part != _ALLOW_TRUNCATED), _ALLOW_TRUNCATED in parts)
+
+    def __str__(self) -> str:
+        return ",".join(filter(None, (self.check, _ALLOW_TRUNCATED if self.allow_truncated else "")))
+
+
+class Checker(NamedTuple):
+    """What judges answers besides parked itself, ready for use."""
+
+    check: Check | None = None
+    allow_truncated: bool = False
 
 
 def checked(check: Check, judged: Judged) -> Judged:

@@ -76,6 +76,7 @@ class Hold:
     owner_id: int
     replay_id: int | None = None
     attempt: int | None = None  # the open one, if it is known
+    other_model: str | None = None  # than the job's own: it was mended
     claimed: bool = False  # pending from an earlier run, and taken up by this one
     finished: bool = False  # the job needs nothing more from us
     called: bool = False  # at least one call was made here
@@ -85,6 +86,11 @@ class Hold:
     def release(self) -> op.Release:
         """The operation that hands the job back as it is; an open attempt is closed as interrupted."""
         return op.Release(self.row.id, self.owner_id, attempt=self.attempt)
+
+    @property
+    def model(self) -> str:
+        """The model that is called."""
+        return self.other_model or self.row.model
 
     @property
     def verdict(self) -> Verdict | None:
@@ -103,7 +109,7 @@ class Rules(NamedTuple):
 def course(hold: Hold, rules: Rules, *, span: SpanIds = NO_SPAN) -> Generator[Effect, Any, Hold]:
     """Run one job to its end here: answered, parked, or found in other hands. Returns the hold, up to date."""
     refusals, previous = 0, None
-    model = hold.row.model
+    model = hold.model
     while True:
         if hold.attempt is None:
             yield Turn(model)
@@ -148,17 +154,7 @@ def _left(hold: Hold, row: JobRow | None) -> Hold:
 
 
 def _closing(judged: Judged, reply: Reply) -> Closing:
-    verdict = judged.verdict
-    return Closing(
-        kind=verdict.kind,
-        reason=verdict.reason,
-        scope=verdict.scope,
-        status=verdict.status,
-        rule=verdict.rule,
-        fingerprint=verdict.fingerprint,
-        quota_id=verdict.quota_id,
-        message=verdict.message,
-        retry_after_s=verdict.retry_after_s,
+    return Closing.of(judged.verdict)._replace(
         duration_s=reply.duration_s,
         tokens_in=judged.usage.tokens_in,
         tokens_out=judged.usage.tokens_out,

@@ -14,21 +14,23 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace as replaced
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from parked.course import Hold, Raised, Reply, Rules
+from parked.elsewhere import FailedElsewhere, take_over
 from parked.job import ANSWERED, Job, State
-from parked.judge import Judged, classify_http_error
+from parked.judge import Judged
 from parked.ledger import Ledger, open_ledger
 from parked.ledger import operations as op
-from parked.ledger.codec import decode, encode, identity
+from parked.ledger.codec import decode, identity
 from parked.ledger.store import Filters
 from parked.policy import GiveUp, Policy, Retry, Standing, backoff_s
 from parked.runner import SyncDriver
 from parked.running import Running, name_of
 from parked.timing import SystemClock
-from parked.verdict import MEANINGS, Disposition, Kind, Reason, Verdict
+from parked.verdict import Disposition, Kind, Verdict
 
 PIPELINE: Final = "default"
 
@@ -81,22 +83,8 @@ def run_with_dead_letter(
 
 def park(job_id: str, payload: Any, model: str, error_class: str, error_message: str, attempts: int) -> None:
     """Put a failed job away, with its class, what was said, and how often it was tried."""
-    job = Job(job_id, model, payload)
-    verdict = _verdict_of(error_class, error_message)
-    closing = op.Closing(verdict.kind, verdict.reason, verdict.scope, verdict.status, message=verdict.message)
-    _ledger(None).record(
-        op.TakeOver(
-            PIPELINE,
-            "",
-            job.job_id,
-            job.model,
-            encode(payload),
-            identity(payload),
-            error_class,
-            closing,
-            calls=attempts,
-        )
-    )
+    failed = FailedElsewhere(Job(job_id, model, payload), error_class, error_message, attempts)
+    _ledger(None).record(take_over(failed, pipeline=PIPELINE))
 
 
 def replay(
@@ -108,7 +96,8 @@ def replay(
     """
     ledger = _ledger(path)
     with ledger.ask() as reader:
-        parked = list(reader.jobs(Filters(), states=(State.PARKED,), limit=limit))
+        whole = (row for row in reader.jobs(Filters(), states=(State.PARKED,)) if row.erased_at is None)
+        parked = list(islice(whole, limit))
     if dry_run:
         for row in parked:
             print(f"[dry-run] would replay {row.job_id} ({row.error_class})")  # noqa: T201 - the article's line
@@ -187,7 +176,7 @@ def _taken_on(on: _Article, job: Job) -> Hold:
         known = reader.jobs_by_key(job.job_id, pipeline=PIPELINE, batch=None)
     wanted = identity(job.payload) if known else b""
     for row in known:
-        if row.state is State.PARKED and row.payload_hash == wanted:
+        if row.state is State.PARKED and row.payload_hash == wanted and row.erased_at is None:
             replay_id = on.ledger.record(op.OpenReplay("article", who="run_with_dead_letter()", filters="{}"))
             return on.hold(row, job.payload, replay_id=replay_id)
         if row.state is State.PENDING and row.payload_hash == wanted:
@@ -200,17 +189,6 @@ def _taken_on(on: _Article, job: Job) -> Hold:
 def _payload(ledger: Ledger, row: op.JobRow) -> Any:
     with ledger.ask() as reader:
         return decode(reader.payload(row.id))
-
-
-def _verdict_of(error_class: str, message: str) -> Verdict:
-    """The verdict of a failure that was judged elsewhere, from its class and what was said."""
-    code = error_class.rpartition(":")[2]
-    if code.isdecimal():
-        return classify_http_error(int(code), message)
-    verdict = classify_http_error(0, message)
-    reason = Reason(code) if code in set(Reason) else Reason.UNCLASSIFIED
-    meaning = MEANINGS[reason]
-    return replaced(verdict, status=None, reason=reason, kind=meaning.kind, scope=meaning.scope)
 
 
 # One open ledger a path: opening one for each call would add an owner a call.

@@ -189,6 +189,34 @@ def scan(
     return scanned
 
 
+def payloads_in(source: str, *, stdin: BinaryIO | None = None) -> tuple[dict[str, Any] | None, Any]:
+    """Return the payloads of a file of job lines by their job ids, and None; or None and the one payload it holds.
+
+    A line needs no model. All of it is held in memory: it is for jobs that somebody has mended.
+
+    Raises:
+        InvalidJobFile: no such file, not readable, or bad lines.
+    """
+    name, stream = _open(source, stdin)
+    with stream:
+        text = b"".join(raw for _, raw in _lines(stream, name))
+        try:
+            whole = _decoded(text)
+        except InvalidJob:
+            whole = None
+        if whole is not None and not (isinstance(whole, dict) and whole.keys() & {"job_id", "key"}):
+            return None, whole
+        stream.seek(0)
+        payloads: dict[str, Any] = {}
+        for number, raw in _lines(stream, name):
+            try:
+                job = _job(raw, "-")
+            except InvalidJob as exc:
+                raise InvalidJobFile(f"line {number} of {name}: {exc}") from None
+            payloads[job.job_id] = job.payload
+    return payloads, None
+
+
 def _open(source: str, stdin: BinaryIO | None) -> tuple[str, BinaryIO]:
     """Open a job file for reading it twice; what can be read only once is spooled first."""
     if source == STDIN:

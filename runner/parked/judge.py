@@ -58,22 +58,24 @@ class Judged(NamedTuple):
 
 
 _WHOLE: Final = Verdict(ok=True, rule=answers.WHOLE)
+_TRUNCATED: Final = Verdict(ok=True, rule=answers.TRUNCATED)
 _OWN_VALUE: Final = Verdict(ok=True, rule="value.given")
 
 
-def judge_answer(value: Any, *, request: Mapping[str, Any] | None = None) -> Judged:
+def judge_answer(value: Any, *, request: Mapping[str, Any] | None = None, allow_truncated: bool = False) -> Judged:
     """Judge what a call returned.
 
     An `HttpAnswer`, a `GenerateContentResponse` and a mapping with `candidates`, `promptFeedback` or `error` are judged
     as responses of the API. Any other value is a success unless it is None, blank or empty. `request` holds the facts
-    that the judgement needs (`request_facts`), or is the payload itself.
+    that the judgement needs (`request_facts`), or is the payload itself. `allow_truncated` takes text that stopped at
+    the token limit for an answer.
     """
     try:
         facts = request_facts(request) if request else {}
         if isinstance(value, HttpAnswer):
-            return _judge_http_answer(value, facts)
+            return _judge_http_answer(value, facts, allow_truncated=allow_truncated)
         if (response := _response_of(value)) is not None:
-            return _judge_response(response, facts)
+            return _judge_response(response, facts, allow_truncated=allow_truncated)
         if answers.is_blank(value):
             return Judged(_shape_verdict("value.empty", f"the caller returned {_described(value)}"))
         return Judged(_OWN_VALUE, answer=value, text=text_of(value))
@@ -124,7 +126,7 @@ def rejected_by_check(why: str) -> Verdict:
     return _shape_verdict("value.rejected", why)
 
 
-def _judge_http_answer(answer: HttpAnswer, facts: Mapping[str, Any]) -> Judged:
+def _judge_http_answer(answer: HttpAnswer, facts: Mapping[str, Any], *, allow_truncated: bool = False) -> Judged:
     if answer.status >= 400:
         return Judged(_error_verdict(evidence_of(answer.body, status=answer.status), headers=answer.headers))
     if not answer.body.strip():
@@ -140,18 +142,23 @@ def _judge_http_answer(answer: HttpAnswer, facts: Mapping[str, Any]) -> Judged:
         return Judged(_shape_verdict("answer.no_body", f"the body is {_described(value)}"))
     if not isinstance(value, dict):
         return Judged(_shape_verdict("answer.not_json", f"the body is {_described(value)}, not an object"))
-    return _judge_response(value, facts, headers=answer.headers)
+    return _judge_response(value, facts, headers=answer.headers, allow_truncated=allow_truncated)
 
 
 def _judge_response(
-    response: Mapping[str, Any], facts: Mapping[str, Any], *, headers: Mapping[str, str] | None = None
+    response: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    *,
+    headers: Mapping[str, str] | None = None,
+    allow_truncated: bool = False,
 ) -> Judged:
     if response.get("error"):
         return Judged(_error_verdict(evidence_of(response), headers=headers))
-    flaw = answers.flaw_of(response, facts)
+    flaw = answers.flaw_of(response, facts, allow_truncated=allow_truncated)
     response_id = response.get("responseId") or response.get("response_id")
+    success = _TRUNCATED if allow_truncated and answers.is_truncated(response, facts) else _WHOLE
     return Judged(
-        _WHOLE if flaw is None else _flaw_verdict(flaw),
+        success if flaw is None else _flaw_verdict(flaw),
         answer=response if flaw is None else None,
         text=text_of(response) if flaw is None else None,
         usage=answers.usage_of(response),

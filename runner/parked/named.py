@@ -8,6 +8,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from parked.check import Check, Checker, CheckerName
 from parked.errors import SettingsError
 from parked.running import CallModel
 
@@ -25,6 +26,28 @@ def caller_named(name: str, *, timeout_s: float) -> CallModel:
 
         return Gemini(timeout_s=timeout_s)
     return function_named(name)
+
+
+def checker_named(name: str, *, mark: Callable[[str], Any]) -> Checker:
+    """Return what judges the answers of a job that remembers this name (`CheckerName`).
+
+    `mark` is that of a reader of the job's ledger, where schemas are kept.
+
+    Raises:
+        SettingsError: there is no such function or schema.
+    """
+    from parked import schema
+
+    parsed = CheckerName.parse(name)
+    check: Check | None = None
+    if parsed.check.startswith(schema.PREFIX):
+        kept = mark(parsed.check)
+        if kept is None:
+            raise SettingsError(f"the ledger doesn't hold the {parsed.check} that the answers are to be held against")
+        check = schema.SchemaCheck(kept)
+    elif parsed.check:
+        check = function_named(parsed.check)
+    return Checker(check, parsed.allow_truncated)
 
 
 def function_named(name: str) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ place decides who goes next.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -29,9 +29,11 @@ STALLED_WAIT_S: Final = 0.2  # how soon to look again whether the ledger can be 
 class Workers:
     """The right to call, for so many at a time, in the order of asking."""
 
-    def __init__(self, on: Running, concurrency: int) -> None:
+    def __init__(self, on: Running, concurrency: int, *, rate: float | None) -> None:
         self._on = on
         self._free = asyncio.Semaphore(concurrency)
+        self._between_s = 1 / rate if rate else 0.0
+        self._next_at = 0.0  # monotonic; when the next call may start at that rate
         self.stopping = False
 
     async def take(self, model: str, *, has_one: bool) -> None:
@@ -40,6 +42,15 @@ class Workers:
         `has_one` says that the asker holds a worker already; it is given back while there is something to wait for.
         """
         on = self._on
+        if self._between_s:
+            now = on.clock.monotonic()
+            at = max(now, self._next_at)
+            self._next_at = at + self._between_s
+            if at > now:
+                if has_one:
+                    self.give_back()
+                    has_one = False
+                await self.sleep(at - now)
         while True:
             if not has_one:
                 await self.take_any()
@@ -81,11 +92,16 @@ class Workers:
 class Pool:
     """Runs the jobs of one source. Make it on the loop that runs it; use it once."""
 
-    def __init__(self, on: Running, *, concurrency: int, alone: bool = False) -> None:
+    def __init__(self, on: Running, *, concurrency: int, rate: float | None = None, alone: bool = False) -> None:
+        """`rate` bounds how many calls start, in calls a second.
+
+        Raises:
+            SettingsError: a concurrency under 1.
+        """
         if concurrency < 1:
             raise SettingsError(f"concurrency must be a whole number from 1, got {concurrency!r}")
         self._on = on
-        self._workers = Workers(on, concurrency)
+        self._workers = Workers(on, concurrency, rate=rate)
         self._driver = Driver(on, self._workers, alone=alone)
         # Enough in hand to keep every worker busy while the next chunk is read and committed; no more, so that memory
         # doesn't grow with the number of jobs.
@@ -96,6 +112,7 @@ class Pool:
         self._feeder: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
+        self.stopped = False  # whether it was told to drain
         self.lost: list[str] = []  # job ids whose outcomes the ledger never took; they will be parked as orphaned
 
     # --- sources: what is to be run, and what is known already (as finished holds) ---
@@ -136,6 +153,10 @@ class Pool:
             for hold in holds:
                 hold.claimed = True
             yield holds
+
+    async def record_all(self, operations: Sequence[op.Operation]) -> None:
+        """Have operations of a source committed."""
+        await asyncio.gather(*self._driver.channel.send_many(operations))
 
     # --- running ---
 
@@ -190,6 +211,7 @@ class Pool:
         """Drain: no new attempt starts, running calls get `drain_s`, then their jobs are released."""
         if self._workers.stopping:
             return
+        self.stopped = True
         self._halt()
         asyncio.get_running_loop().call_later(self._on.policy.drain_s, self._cut_off)
 

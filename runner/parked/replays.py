@@ -1,4 +1,8 @@
-"""Replays: which parked jobs are to be run again, and running them. What fails again goes behind the others."""
+"""Replays: which parked jobs are to be run again, and running them. What fails again goes behind the others.
+
+Canaries go first: a few jobs of each cause. A cause none of whose canaries recovers isn't mended yet, and its other
+jobs are not called.
+"""
 
 from __future__ import annotations
 
@@ -6,81 +10,195 @@ from array import array
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from parked.course import Hold
 from parked.job import State
-from parked.ledger.codec import decode
+from parked.ledger import operations as op
+from parked.ledger.codec import decode, encode
 from parked.ledger.operations import JobRow
 from parked.ledger.store import Filters, Reader
+from parked.pool import Pool
 from parked.running import Running
 
 SAMPLE: Final = 20  # jobs that a dry run names
 PAGE: Final = 64  # jobs whose payloads are read at a time
+CANARIES: Final = 3  # of each cause
 
 
-@dataclass(frozen=True, slots=True)
-class Called:
+class Called(NamedTuple):
     """Who calls a job and who checks its answer, by name."""
 
     caller: str
     checker: str
 
 
+class Cause(NamedTuple):
+    """What jobs have in common that fail alike."""
+
+    error_class: str
+    reason: str
+    fingerprint: str | None
+
+
 @dataclass(slots=True)
 class Choice:
-    """The jobs of a replay, oldest first, by who calls them; and what was left, and why."""
+    """The jobs of a replay, oldest first, by who calls them and why they failed; and what was left, and why."""
 
-    ids: dict[Called, array[int]] = field(default_factory=dict)
-    causes: Counter[tuple[str, str]] = field(default_factory=Counter)  # (error class, reason) -> jobs
+    ids: dict[Called, dict[Cause, array[int]]] = field(default_factory=dict)
     sample: list[JobRow] = field(default_factory=list)
     not_due: int = 0
     due_at: float | None = None  # when the first of those is due, epoch seconds
-    no_caller: Counter[str] = field(default_factory=Counter)  # why not -> jobs
+    refused: Counter[str] = field(default_factory=Counter)  # why jobs can't be called here -> jobs
     over_limit: int = 0
 
     @property
     def jobs(self) -> int:
-        return sum(map(len, self.ids.values()))
+        return sum(len(ids) for causes in self.ids.values() for ids in causes.values())
+
+    def causes(self) -> list[tuple[Cause, int]]:
+        """Each cause with its number of jobs, largest first."""
+        jobs: Counter[Cause] = Counter()
+        for causes in self.ids.values():
+            for cause, ids in causes.items():
+                jobs[cause] += len(ids)
+        return jobs.most_common()
+
+
+@dataclass(frozen=True, slots=True)
+class Mending:
+    """What is sent instead of what failed: a payload for each job by its id, or another model for all."""
+
+    payloads: dict[str, Any] | None = None  # None: as they are
+    model: str | None = None
+
+    def operation(self, row: JobRow, *, note: str) -> op.Mend | None:
+        """The operation that mends this job; None if nothing changes."""
+        if self.payloads is None and self.model is None:
+            return None
+        payload = None if self.payloads is None else encode(self.payloads[row.job_id])
+        return op.Mend(row.id, payload, self.model, note=note)
+
+
+@dataclass(slots=True)
+class Results:
+    """What came of a replay, counted as it runs."""
+
+    recovered: int = 0
+    parked_again: int = 0
+    not_run: int = 0  # released, or in other hands by the time of their turn
+    spared: int = 0  # not tried, since no canary of their cause recovered
+    stopped: bool = False  # drained before its end
+    lost: list[str] = field(default_factory=list)  # job ids whose outcomes the ledger never took
+
+    def add(self, hold: Hold) -> None:
+        if hold.called and hold.row.state is State.RECOVERED:
+            self.recovered += 1
+        elif hold.called and hold.row.state is State.PARKED and hold.finished:
+            self.parked_again += 1
+        else:
+            self.not_run += 1
 
 
 def choose(
-    reader: Reader, filters: Filters, *, limit: int | None, now: float, missing: Callable[[Called], str | None]
+    reader: Reader, filters: Filters, *, limit: int | None, now: float, refusal: Callable[[JobRow], str | None]
 ) -> Choice:
     """Return which of the parked jobs that the filters match can be run again now.
 
-    `missing` says why a job can't be called here, None if it can; it is asked once for each caller and check.
+    `refusal` says why a job can't be called here, None if it can.
     """
     choice = Choice()
-    known: dict[Called, str | None] = {}
     for row in reader.jobs(filters, states=(State.PARKED,)):
-        called = Called(row.caller, row.checker)
-        if called not in known:
-            known[called] = missing(called)
-        why_not = known[called]
-        if why_not is not None:
-            choice.no_caller[why_not] += 1
+        if (why := refusal(row)) is not None:
+            choice.refused[why] += 1
         elif row.not_before is not None and row.not_before > now:
             choice.not_due += 1
             choice.due_at = min(row.not_before, choice.due_at or row.not_before)
         elif limit is not None and choice.jobs >= limit:
             choice.over_limit += 1
         else:
-            choice.ids.setdefault(called, array("q")).append(row.id)
-            choice.causes[row.error_class or "", row.reason or ""] += 1
+            causes = choice.ids.setdefault(Called(row.caller, row.checker), {})
+            cause = Cause(row.error_class or "", row.reason or "", row.fingerprint)
+            causes.setdefault(cause, array("q")).append(row.id)
             if len(choice.sample) < SAMPLE:
                 choice.sample.append(row)
     return choice
 
 
-async def replaying(on: Running, ids: array[int], replay_id: int) -> AsyncIterator[list[Hold]]:
+async def replayed(
+    on: Running,
+    causes: dict[Cause, array[int]],
+    replay_id: int,
+    *,
+    results: Results,
+    make_pool: Callable[[Running], Pool],
+    canaries: int = CANARIES,
+    mending: Mending | None = None,
+) -> AsyncIterator[Hold]:
+    """Run these jobs again, canaries first (0: all at once), and yield each when it is out of our hands.
+
+    `make_pool` makes a pool for each of the two rounds. `results` counts along.
+    """
+    mending = mending or Mending()
+    first = {cause: ids[:canaries] if canaries else ids for cause, ids in causes.items()}
+    cause_of = {id: cause for cause, ids in first.items() for id in ids} if canaries else {}
+    healed: set[Cause] = set()
+    async for hold in _round(on, list(first.values()), replay_id, mending, make_pool, results):
+        results.add(hold)
+        if hold.row.state is State.RECOVERED and hold.row.id in cause_of:
+            healed.add(cause_of[hold.row.id])
+        yield hold
+    rest = {cause: ids[len(first[cause]) :] for cause, ids in causes.items()}
+    if results.stopped:
+        return
+    results.spared += sum(len(ids) for cause, ids in rest.items() if cause not in healed)
+    followers = [ids for cause, ids in rest.items() if cause in healed]
+    async for hold in _round(on, followers, replay_id, mending, make_pool, results):
+        results.add(hold)
+        yield hold
+
+
+async def _round(
+    on: Running,
+    ids: list[array[int]],
+    replay_id: int,
+    mending: Mending,
+    make_pool: Callable[[Running], Pool],
+    results: Results,
+) -> AsyncIterator[Hold]:
+    if not any(ids):
+        return
+    pool = make_pool(on)
+    try:
+        async for hold in pool.run(_replaying(on, pool, ids, replay_id, mending)):
+            yield hold
+    finally:
+        results.stopped |= pool.stopped
+        await pool.close()
+        results.lost += pool.lost
+
+
+async def _replaying(
+    on: Running, pool: Pool, ids: list[array[int]], replay_id: int, mending: Mending
+) -> AsyncIterator[list[Hold]]:
     """The source of a pool that runs these jobs again. Each is claimed when its turn comes, if it is still parked."""
     for page in _pages(ids):
         with on.ledger.ask() as reader:
             jobs = reader.jobs_with_payloads(page)
-        yield [on.hold(row, decode(body), replay_id=replay_id) for row, body in jobs]
+        mends = [mend for job in jobs if (mend := mending.operation(job.row, note=f"replay {replay_id}"))]
+        if mends:
+            await pool.record_all(mends)
+            with on.ledger.ask() as reader:
+                jobs = reader.jobs_with_payloads(page)
+        holds = []
+        for job in jobs:
+            hold = on.hold(job.row, decode(job.payload), replay_id=replay_id)
+            hold.other_model = job.model
+            holds.append(hold)
+        yield holds
 
 
-def _pages(ids: array[int]) -> Iterator[list[int]]:
-    for start in range(0, len(ids), PAGE):
-        yield ids[start : start + PAGE].tolist()
+def _pages(ids: list[array[int]]) -> Iterator[list[int]]:
+    for each in ids:
+        for start in range(0, len(each), PAGE):
+            yield each[start : start + PAGE].tolist()

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, assert_never
 
 from parked.calls import Call
-from parked.check import Check, checked
+from parked.check import Check, CheckerName, checked
 from parked.course import Hold, Raised, Reply, Returned, Rules
 from parked.delay import next_pacific_midnight
 from parked.errors import InvalidJob, SettingsError
 from parked.gate import Gates
-from parked.job import ANSWERED, Job, Outcome, check_name
+from parked.job import ANSWERED, Job, Outcome, State, check_name
 from parked.judge import Judged, judge_answer, judge_exception, request_facts, text_of
 from parked.ledger import Ledger
 from parked.ledger import operations as op
@@ -44,8 +44,9 @@ class Running:
     batch: str = ""
     policy: Policy = field(default_factory=Policy)
     check: Check | None = None
+    allow_truncated: bool = False  # text that stopped at the token limit is an answer
     caller: str = ""  # by name; empty: as the function calls itself
-    checker: str = ""
+    checker: str = ""  # `check` and `allow_truncated` by name (`CheckerName`)
     clock: Clock = field(default_factory=SystemClock)
     spans: Spans = field(default_factory=Spans)
     gates: Gates = field(init=False)
@@ -58,7 +59,8 @@ class Running:
                 f"call_model must be a function (payload, model) -> answer, got {type(self.call_model).__name__}"
             )
         self.caller = self.caller or name_of(self.call_model)
-        self.checker = self.checker or (name_of(self.check) if self.check else "")
+        check = name_of(self.check) if self.check else ""
+        self.checker = self.checker or str(CheckerName(check, self.allow_truncated))
         self.gates = Gates(longest_s=self.policy.max_wait_s)
         describe = getattr(self.call_model, "destination", None)
         if describe is not None:
@@ -103,7 +105,7 @@ class Running:
 
     def trace(self, hold: Hold) -> JobTrace:
         row = hold.row
-        name = JobName(row.pipeline, row.batch, row.job_id, row.model)
+        name = JobName(row.pipeline, row.batch, row.job_id, hold.model)
         return self.spans.job(name, replay_id=hold.replay_id, parked_by=SpanIds(row.trace_id, row.span_id))
 
     # --- deciding ---
@@ -127,7 +129,7 @@ class Running:
             case Raised(error):
                 return judge_exception(error)
             case Returned(value):
-                judged = judge_answer(value, request=request_facts(payload))
+                judged = judge_answer(value, request=request_facts(payload), allow_truncated=self.allow_truncated)
             case _:
                 assert_never(reply.outcome)
         if self.check is None or not judged.verdict.ok:
@@ -179,7 +181,7 @@ class Running:
             text=text_of(answer) if answer is not None else None,
             verdict=hold.verdict,
             attempts=row.calls,
-            error_class=row.error_class,
+            error_class=row.error_class if row.state is State.PARKED else None,
         )
 
     def answer(self, hold: Hold) -> Any:
@@ -197,7 +199,8 @@ class BaseRunner:
     """What `Runner` and `AsyncRunner` are made with.
 
     `call_model` is any `(payload, model) -> answer`, or `parked.Gemini(client)`. `check` judges an answer that is
-    otherwise a success: it may raise, or return False or a text that says what is wrong.
+    otherwise a success: it may raise, or return False or a text that says what is wrong. `allow_truncated` makes text
+    that stopped at the output token limit a success. A job remembers both by name, and a replay judges by them again.
     """
 
     def __init__(
@@ -209,6 +212,7 @@ class BaseRunner:
         batch: str = "",
         policy: Policy | None = None,
         check: Check | None = None,
+        allow_truncated: bool = False,
         clock: Clock | None = None,
         spans: Spans | None = None,
     ) -> None:
@@ -221,6 +225,7 @@ class BaseRunner:
             batch=batch,
             policy=policy or _policy_of_environment(),
             check=check,
+            allow_truncated=allow_truncated,
             clock=clock or SystemClock(),
             spans=spans or Spans(),
         )

@@ -19,25 +19,31 @@ _NAME: Final = (
     r"|(?:client|account)[-_]?secret|secret|pass(?:word|wd)|private[-_]?key(?:[-_]?id)?|(?:set-)?cookie"
 )
 _SHORT_NAME: Final = r"key|token|sig|assertion|googleaccessid|awsaccesskeyid"
-_BEFORE: Final = r"(?i)(?<![a-z0-9])((?:"
+# Where a word begins: also behind an escape of a string that was printed or encoded once more (`\\nkey=…`, `%26key=…`).
+_ESCAPED: Final = r"(?<=\\[nrtbf])|(?<=\\u0026)|(?<=%26)"
+_EDGE: Final = rf"(?:(?<!\w)|{_ESCAPED})"
+_BEFORE: Final = rf"(?i)(?:(?<![a-z0-9])|{_ESCAPED})((?:"
+_IS: Final = r"(?:\\?[\"'])?\s{0,3}(?:[:=]|%3[ad]|\\u003[ad])\s{0,3}"
 
 # Each pattern, and what takes the place of its match. Ordered: a whole header or block before its parts.
 _SECRETS: Final = (
     (r"-----BEGIN [^-\n]{0,60}-----.*?(?:-----END [^-\n]{0,60}-----|\Z)", REMOVED),
-    (r"(?i)\b((?:proxy-)?authorization[\"']?\s{0,3}[:=]\s{0,3}b?[\"']?)[^\"'\r\n,}]+", rf"\1{REMOVED}"),
-    (r"(?i)\b(bearer|basic)\s{1,3}[\w.~+/=:-]{6,}", rf"\1 {REMOVED}"),
-    (rf"{_BEFORE}{_NAME}|{_SHORT_NAME})[\"']?\s{{0,3}}[:=]\s{{0,3}}b?\")[^\"]*", rf"\1{REMOVED}"),
-    (rf"{_BEFORE}{_NAME}|{_SHORT_NAME})[\"']?\s{{0,3}}[:=]\s{{0,3}}b?')[^']*", rf"\1{REMOVED}"),
-    (rf"{_BEFORE}{_NAME})\s{{0,3}}[:=]\s{{0,3}}(?!//))[^\s\"'`&,;<>()\[\]{{}}]+", rf"\1{REMOVED}"),
-    (rf"{_BEFORE}{_SHORT_NAME})(?:=|:(?!//)|%3d|%3a))[^\s\"'`&,;<>()\[\]{{}}]+", rf"\1{REMOVED}"),
-    (r"(?i)\b([a-z][a-z0-9+.-]{1,20}://)[^\s/@\"'<>]{1,300}@", rf"\1{REMOVED}@"),
+    (rf"(?i){_EDGE}((?:proxy-)?authorization{_IS}b?(?:\\?[\"'])?)[^\"'\r\n,}}]+", rf"\1{REMOVED}"),
+    (rf"(?i){_EDGE}(bearer|basic)\s{{1,3}}[\w.~+/=:-]{{6,}}", rf"\1 {REMOVED}"),
+    (rf"{_BEFORE}{_NAME}|{_SHORT_NAME}){_IS}b?\\?\")[^\"]*", rf"\1{REMOVED}"),
+    (rf"{_BEFORE}{_NAME}|{_SHORT_NAME}){_IS}b?\\?')[^']*", rf"\1{REMOVED}"),
+    (rf"{_BEFORE}{_NAME}){_IS}(?!//))[^\s\"'`&,;<>()\[\]{{}}]+", rf"\1{REMOVED}"),
+    (rf"{_BEFORE}{_SHORT_NAME})(?:=|:(?!//)|%3[ad]|\\u003[ad]))[^\s\"'`&,;<>()\[\]{{}}]+", rf"\1{REMOVED}"),
+    (rf"(?i){_EDGE}([a-z][a-z0-9+.-]{{1,20}}://)[^\s/@\"'<>]{{1,300}}@", rf"\1{REMOVED}@"),
     # Secrets that are known by their look: API keys and OAuth tokens of Google, JWTs, keys of other services.
-    (r"AIza[\w-]{16,}|\bAQ\.[\w-]{16,}|\bya29\.[\w.~+/-]{10,}|\b1//0[\w-]{10,}|GOCSPX-[\w-]{10,}", REMOVED),
-    (r"(?<![\w-])ey[JI][\w-]{8,}\.[\w-]{4,}(?:\.[\w-]*)?", REMOVED),
-    (r"\b(?:sk|pk|rk)-[\w-]{16,}|\b(?:AKIA|ASIA)[A-Z0-9]{12,}|\bgh[opsu]_\w{20,}|\bgithub_pat_\w{20,}", REMOVED),
+    (r"AIza[\w-]{16,}|GOCSPX-[\w-]{10,}", REMOVED),
+    (rf"{_EDGE}(?:AQ\.[\w-]{{16,}}|ya29\.[\w.~+/-]{{10,}}|1//0[\w-]{{10,}})", REMOVED),
+    (rf"(?:(?<![\w-])|{_ESCAPED})ey[JI][\w-]{{8,}}\.[\w-]{{4,}}(?:\.[\w-]*)?", REMOVED),
+    (rf"{_EDGE}(?:(?:sk|pk|rk)-[\w-]{{16,}}|(?:AKIA|ASIA)[A-Z0-9]{{12,}})", REMOVED),
+    (rf"{_EDGE}(?:gh[opsu]_|github_pat_)\w{{20,}}", REMOVED),
 )
 # Patterns are compiled on first use, by `re` itself: most runs meet no failure, and every import would pay for them.
-_HINT: Final = r"(?i)[:=@.-]|%3|//|\b(?:bearer|basic)\b|AIza|AKIA|ASIA|gh[opsu]_|github_pat_"
+_HINT: Final = r"(?i)[:=@.-]|%3|\\u003|//|bearer|basic|AIza|AKIA|ASIA|gh[opsu]_|github_pat_"
 _CONTROL: Final = r"[\x00-\x08\x0b-\x1f\x7f]"
 _WINDOW_CHARS: Final = 4 * MAX_MESSAGE_CHARS
 # How a quote opens and how it closes; an apostrophe inside a word does neither.

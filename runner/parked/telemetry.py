@@ -18,6 +18,7 @@ from opentelemetry import context, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind, StatusCode, TracerProvider
 
+from parked.answers import TRUNCATED
 from parked.job import ANSWERED, State
 from parked.ledger import operations as op
 from parked.ledger.operations import NO_SPAN, SpanIds
@@ -42,6 +43,7 @@ FAILURE_FINGERPRINT: Final = "parked.failure.fingerprint"
 QUOTA_ID: Final = "parked.failure.quota_id"
 ERROR_CLASS: Final = "parked.error_class"
 RETRY_DELAY_S: Final = "parked.retry.delay_s"
+ANSWER_TRUNCATED: Final = "parked.answer.truncated"  # true, or not there
 REPLAY_ID: Final = "parked.replay.id"
 
 ERROR_TYPE: Final = "error.type"
@@ -217,6 +219,7 @@ def _attempt_attributes(operation: op.Answer | op.Retried | op.Park, finish_reas
         GEN_AI_TOKENS_IN: closing.tokens_in,
         GEN_AI_TOKENS_OUT: closing.tokens_out,
         STATUS_CODE: closing.status,
+        ANSWER_TRUNCATED: closing.rule == TRUNCATED or None,
     }
     if closing.kind is not None:
         named |= {

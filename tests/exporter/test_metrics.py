@@ -1,5 +1,6 @@
 """What the ledger holds, as series."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from parked.job import State
 from parked.ledger.counters import Metric
+from parked.ledger.labels import MAX_PIPELINES
 from parked.ledger.store import CounterRow
 from parked.verdict import Reason
 from parked_exporter import metrics
-from parked_exporter.collector import Collector, Found, OwnFacts, cut
+from parked_exporter.collector import Collector, Found, OwnFacts, cut, look
 from parked_exporter.metrics import METRICS, OWN_METRICS, AuditFound, Readings
 
 MODEL = "gemini-3.5-flash"
@@ -240,3 +242,55 @@ def test_two_long_names_that_begin_alike_are_cut_and_stay_two():
     assert len(cut(long)) == len(cut(longer)) == 128
     assert cut(long) != cut(longer)
     assert cut("x" * 128) == "x" * 128
+
+
+@pytest.mark.parametrize(
+    ("error_class", "label"),
+    [
+        ("permanent:400", "permanent:400"),
+        ("exhausted:529", "exhausted:529"),
+        ("exhausted:empty_answer", "exhausted:empty_answer"),
+        ("orphaned:maybe_sent", "orphaned:maybe_sent"),
+        ("", ""),
+        ("permanent:418", "other"),
+        ("exhausted:999", "other"),
+        ("RateLimit", "other"),
+        ("RateLimit:429", "other"),
+    ],
+)
+def test_a_class_that_the_rules_do_not_list_is_other(error_class, label):
+    found = readings(counter("parked_now", error_class, "unclassified"))
+
+    assert samples_of("parked_jobs", found) == {(label, MODEL, "captions", "unclassified"): 1.0}
+
+
+def test_classes_that_share_a_label_are_added_up_and_of_times_the_latest_is_shown():
+    found = readings(
+        counter("parked_now", "permanent:418", "unclassified", 2),
+        counter("parked_now", "RateLimit", "unclassified", 3),
+        counter("jobs_parked", "permanent:418", "unclassified", 4),
+        counter("jobs_parked", "RateLimit", "unclassified", 5),
+        counter("last_parked", "permanent:418", value=70.0, model=""),
+        counter("last_parked", "RateLimit", value=60.0, model=""),
+        oldest={State.PARKED: {("captions", "permanent:418"): 20.0, ("captions", "RateLimit"): 10.0}},
+    )
+
+    both = ("other", MODEL, "captions", "unclassified")
+    assert samples_of("parked_jobs", found)[both] == 5.0
+    assert samples_of("parked_jobs_parked_total", found)[both] == 9.0
+    assert samples_of("parked_last_parked_timestamp_seconds", found) == {("other", "captions"): 70.0}
+    assert samples_of("parked_oldest_parked_timestamp_seconds", found) == {("other", "captions"): 10.0}
+
+
+def test_pipelines_past_the_bound_are_shown_together_and_none_is_unaccounted(pipeline, url):
+    for number in range(MAX_PIPELINES + 3):
+        replace(pipeline, name=f"p{number}").park("a")
+    replace(pipeline, name="p101").succeed("b")
+
+    found = look(url, tasks=[])
+
+    parked = samples_of("parked_jobs", found)
+    assert len(parked) == MAX_PIPELINES + 1
+    assert parked["exhausted:503", MODEL, "other", "overloaded"] == 3.0
+    assert len(samples_of("parked_oldest_parked_timestamp_seconds", found)) == MAX_PIPELINES + 1
+    assert set(samples_of("parked_unaccounted_jobs", found).values()) == {0.0}

@@ -133,7 +133,7 @@ def test_a_parked_job_that_is_run_again_is_replayed(path):
 
     assert parked.run_with_dead_letter("a", {}, "m", Model()) == {"echo": {}}
     assert rows(path) == []
-    assert rows(path, State.RECOVERED) == [("a", None, 2)]
+    assert rows(path, State.RECOVERED) == [("a", "permanent:400", 2)]
 
 
 def test_a_job_can_be_parked_by_hand(path):
@@ -211,7 +211,7 @@ def test_a_replay_that_crashes_forgets_nothing_that_was_recovered(path):
     with pytest.raises(KeyboardInterrupt):
         parked.replay(Model2(), dry_run=False)
 
-    assert rows(path, State.RECOVERED) == [("a", None, 5)]
+    assert rows(path, State.RECOVERED) == [("a", "exhausted:503", 5)]
     assert [job_id for job_id, _, _ in rows(path)] == ["b"]
 
 

@@ -383,6 +383,12 @@ def test_classify_never_raises(value, request):
 
 
 @FEW
+@given(LEAVES, VALUES, st.dictionaries(st.sampled_from(["Retry-After", "retry-after"]) | st.text(max_size=5), LEAVES))
+def test_an_http_error_with_any_status_and_headers_never_raises(status, body, headers):
+    sound(classify_http_error(status, body, headers))
+
+
+@FEW
 @given(st.binary(max_size=200) | VALUES.map(lambda value: json.dumps(value, default=str).encode()))
 def test_a_raw_body_never_raises(body):
     sound(judge_answer(HttpAnswer(200, {}, body)).verdict)
@@ -430,6 +436,8 @@ def test_a_hostile_object_is_a_failure_and_raises_nothing():
         b"eyJ-" * 2_500_000,
         b"key= " * 2_000_000,
         b"\xff" * 10_000_000,
+        b"[" + b"1," * 5_000_000 + b"1]",
+        b'{"error": {"code": 400, "details": [' + b'{"a": 1}, ' * 1_000_000 + b"1]}}",
     ],
     ids=lambda body: repr(body[:5]),
 )

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parked.judge import classify, classify_batch_row, classify_http_error, rejected_by_check
 from parked.scrub import scrubbed, unquoted
 
 WORD = string.ascii_letters + string.digits + "_-"
@@ -87,3 +88,88 @@ def test_characters_that_a_database_refuses_are_made_safe():
 )
 def test_quotes_are_left_out_from_the_first_to_the_last(text, left):
     assert unquoted(text).split() == left.split()
+
+
+BASE64 = string.ascii_letters + string.digits + "+/"
+BASE64URL = string.ascii_letters + string.digits + "_-"
+HEX = "0123456789abcdef"
+
+
+def token(
+    alphabet: str, *, prefix: str = "", least: int = 24, most: int = 60, suffix: str = ""
+) -> st.SearchStrategy[str]:
+    return st.text(alphabet, min_size=least, max_size=most).map(lambda body: f"{prefix}{body}{suffix}")
+
+
+# What a secret looks like, and where such a one stands in a message; `{}` is the secret.
+IN_THE_OPEN = ("{}", "key={}", "({})", '"{}"', "the key '{}' is restricted", "a,{},b", "x={};", "\\n{}\\n", "<b>{}</b>")
+BY_ITS_NAME = (
+    "https://generativelanguage.googleapis.com/v1beta/models/m:generateContent?key={}",
+    "https://x.example/path?alt=sse&key={}&prettyPrint=false",
+    "x-goog-api-key: {}",
+    "{{'x-goog-api-key': '{}'}}",
+    '{{\\"api_key\\": \\"{}\\"}}',
+    "GEMINI_API_KEY={}",
+    "Authorization: Bearer {}",
+    "authorization=Bearer {}",
+    "{{'Proxy-Authorization': 'Basic {}'}}",
+    "('authorization', 'Bearer {}')",
+    "access_token={}&token_type=Bearer",
+    '{{"access_token": "{}", "expires_in": 3599}}',
+    "refresh_token: {}",
+    "Error\\nx-goog-api-key: {}",
+    "https://x.example/?alt=sse\\u0026key\\u003d{}",
+    "redirect=https%3A%2F%2Fx.example%2F%3Falt%3Dsse%26key%3D{}",
+)
+SIGNED = (
+    "https://storage.googleapis.com/b/o.png?X-Goog-Algorithm=GOOG4-RSA-SHA256&X-Goog-Credential=a%40b.iam&X-Goog-Date="
+    "20260302T020731Z&X-Goog-Expires=600&X-Goog-SignedHeaders=host&X-Goog-Signature={}",
+    "https://storage.googleapis.com/b/o?GoogleAccessId=a%40b&Expires=1772417251&Signature={}",
+    "https://s3.amazonaws.com/b/o?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Signature={}&X-Amz-Date=1",
+    "https://a.blob.core.windows.net/c/o?sv=2024-11-04&sig={}&se=2026",
+)
+SECRETS_AND_PLACES = st.one_of(
+    st.tuples(token(BASE64URL, prefix="AIza", least=35, most=35), st.sampled_from((*IN_THE_OPEN, *BY_ITS_NAME))),
+    st.tuples(token(BASE64URL, prefix="ya29.a0"), st.sampled_from((*IN_THE_OPEN, *BY_ITS_NAME))),
+    st.tuples(token(BASE64URL, prefix="1//0"), st.sampled_from(BY_ITS_NAME)),
+    st.tuples(
+        token(BASE64, suffix="=="), st.sampled_from(["Authorization: Basic {}", "bearer {}", "Authorization: {}"])
+    ),
+    st.tuples(token(BASE64URL), st.sampled_from(BY_ITS_NAME)),
+    st.tuples(token(HEX, least=64, most=512), st.sampled_from(SIGNED)),
+)
+
+
+def left_of(secret: str, text: str) -> list[str]:
+    """The pieces of a secret that a text still shows."""
+    body = secret.removeprefix("AIza").removeprefix("ya29.a0").removeprefix("1//0").rstrip("=")
+    return [body[start : start + 12] for start in range(0, len(body) - 11, 4) if body[start : start + 12] in text]
+
+
+@settings(max_examples=300, deadline=None)
+@given(SECRETS_AND_PLACES, st.text(max_size=11), st.text(max_size=11))
+def test_no_generated_secret_is_kept(secret_and_place, before, after):
+    secret, place = secret_and_place
+
+    assert left_of(secret, scrubbed(f"{before} {place.format(secret)} {after}")) == []
+
+
+@settings(max_examples=100, deadline=None)
+@given(SECRETS_AND_PLACES)
+def test_no_generated_secret_gets_into_a_verdict(secret_and_place):
+    secret, place = secret_and_place
+    text = place.format(secret)
+    violation = {"quotaId": text, "quotaMetric": text}
+    verdicts = (
+        classify(RuntimeError(text)),
+        classify_http_error(400, text),
+        classify_http_error(403, {"error": {"code": 403, "message": text}}),
+        classify_http_error(429, {"error": {"code": 429, "details": [{"violations": [violation]}]}}),
+        classify({"candidates": [{"finishReason": "SAFETY", "finishMessage": text}]}),
+        classify({"promptFeedback": {"blockReason": "OTHER", "blockReasonMessage": text}}),
+        classify_batch_row({"key": "a", "error": {"code": 13, "message": text}}),
+        rejected_by_check(text),
+    )
+
+    for verdict in verdicts:
+        assert left_of(secret, f"{verdict.message} {verdict.quota_id}") == []

@@ -213,3 +213,18 @@ def test_an_interrupted_attempt_ends_its_span(ledger, scripted, clock, provider,
     job, (attempt,) = by_name(exported)
     assert attempt.attributes["error.type"] == "interrupted"
     assert json.loads(job.to_json())["status"]["status_code"] == "ERROR"
+
+
+def test_an_answer_that_was_allowed_to_be_cut_off_says_so(ledger, gemini, simulator, clock, provider, exported):
+    simulator.will_answer(reply.stopped("MAX_TOKENS", text="This secur"), reply.text("42"))
+    runner = parked.Runner(ledger, gemini, clock=clock, spans=Spans(provider=provider), allow_truncated=True)
+
+    runner.run(JOB)
+    _, (cut_off,) = by_name(exported)
+    exported.clear()
+    runner.run(parked.Job("a-2", model="m", payload={"contents": PROMPT}))
+    _, (whole,) = by_name(exported)
+
+    assert cut_off.attributes["parked.answer.truncated"] is True
+    assert cut_off.status.status_code is StatusCode.UNSET
+    assert "parked.answer.truncated" not in whole.attributes

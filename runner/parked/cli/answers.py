@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MARKED_TOGETHER: Final = 200
 
 EPILOG: Final = """\
---since and --until mean the time of the answer. Without --new nothing is marked: the same answers come each time.
+Without --new nothing is marked: the same answers come each time.
 
 example:
   parked answers --pipeline nightly-captions --since 1d > answers.jsonl
@@ -44,7 +44,7 @@ def add_parser(subparsers: Subparsers) -> None:
         action="store_true",
         help="only those not yet handed out; they are marked once they were written, so that the next --new goes on",
     )
-    add_filters(parser)
+    add_filters(parser, time="answered")
 
 
 def run(args: argparse.Namespace, settings: Settings) -> int:

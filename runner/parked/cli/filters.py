@@ -12,6 +12,8 @@ from parked.errors import SettingsError
 from parked.ledger.store import Filters
 from parked.reasons import EXPLAINED
 
+FAILED_WITH: Final = "--failed-with"  # what --reason is called where that says why something is done
+
 _NAMES: Final = {  # flag -> field of `Filters`, in the order of the documentation
     "--pipeline": "pipeline",
     "--batch": "batch",
@@ -22,21 +24,30 @@ _NAMES: Final = {  # flag -> field of `Filters`, in the order of the documentati
 }
 
 
-def add_filters(parser: argparse.ArgumentParser) -> None:
+def add_filters(
+    parser: argparse.ArgumentParser, *, time: str = "parked (of other states: accepted)", reason_says_why: bool = False
+) -> None:
+    """Add the flags. `time` says what --since and --until mean.
+
+    With `reason_says_why`, --reason is somebody's reason for a change, and only its other name is one of a verdict.
+    """
     group = parser.add_argument_group("filters", "which jobs; all that are given must hold")
     group.add_argument("--pipeline", metavar="NAME")
     group.add_argument("--batch", metavar="NAME", help='of this batch; "" for jobs without one')
     group.add_argument("--model", metavar="M")
     group.add_argument("--class", dest="error_class", metavar="CLASS", help="e.g. exhausted:429, or exhausted:*")
-    group.add_argument("--reason", metavar="REASON", type=one_of("reason", EXPLAINED), help="e.g. rate_limited")
-    group.add_argument("--fingerprint", metavar="F", help="those with this cause (see parked summary)")
+    names = [FAILED_WITH] if reason_says_why else ["--reason", FAILED_WITH]
+    group.add_argument(
+        *names, dest="reason", metavar="REASON", type=one_of("reason", EXPLAINED), help="e.g. rate_limited"
+    )
+    group.add_argument("--fingerprint", metavar="F", help="those with this cause (see parked causes)")
     group.add_argument("--job", dest="job_ids", metavar="ID", action="append", default=[], help="may be repeated")
     group.add_argument(
         "--since",
         metavar="T",
-        help="parked since 2h, 3d, or an ISO 8601 time (in UTC if it names no zone); of other states: accepted",
+        help=f"{time} since 2h, 3d, or an ISO 8601 time (in UTC if it names no zone)",
     )
-    group.add_argument("--until", metavar="T", help="parked before then")
+    group.add_argument("--until", metavar="T", help=f"{time} before then")
 
 
 def filters_of(args: argparse.Namespace, *, now: float) -> Filters:
@@ -53,12 +64,12 @@ def filters_of(args: argparse.Namespace, *, now: float) -> Filters:
     )
 
 
-def filter_words(args: argparse.Namespace) -> list[str]:
-    """Return the filters as they were given, for a command that takes the same jobs."""
+def filter_words(args: argparse.Namespace, *, reason: str = "--reason") -> list[str]:
+    """Return the filters as they were given, for a command that takes the same jobs; `reason` is that flag's name."""
     words: list[str] = []
     for name, attribute in _NAMES.items():
         value = getattr(args, attribute)
-        words += [] if value is None else flag(name, value)
+        words += [] if value is None else flag(reason if attribute == "reason" else name, value)
     for job_id in args.job_ids:
         words += flag("--job", job_id)
     for name in ("since", "until"):

@@ -28,11 +28,17 @@ from parked.version import __version__
 # In the order of `parked --help`: what runs jobs, what looks at them, what tries it all out.
 COMMANDS: Final = {
     "run": "parked.cli.run",
+    "import": "parked.cli.importing",
     "list": "parked.cli.listing",
+    "causes": "parked.cli.causes",
     "show": "parked.cli.show",
     "replay": "parked.cli.replay",
+    "discard": "parked.cli.discard",
+    "restore": "parked.cli.restore",
+    "erase": "parked.cli.erase",
     "answers": "parked.cli.answers",
     "summary": "parked.cli.summary",
+    "classify": "parked.cli.classify",
     "audit": "parked.cli.audit",
     "simulate": "parked.cli.simulate",
     "demo": "parked.cli.demo",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from parked.answers import TRUNCATED
 from parked.clock import iso_text
 from parked.ledger.operations import JobRow
 from parked.ledger.store import AttemptRow
@@ -33,6 +34,7 @@ def job_as_json(row: JobRow) -> dict[str, Any]:
         "caller": row.caller,
         "checker": row.checker,
         "note": row.note,
+        "erased_at": iso_text(row.erased_at),
         "trace_id": row.trace_id,
         "span_id": row.span_id,
     }
@@ -43,6 +45,7 @@ def attempt_as_json(row: AttemptRow) -> dict[str, Any]:
     return {
         "attempt": row.number,
         "outcome": outcome(row),
+        "truncated": row.rule == TRUNCATED,
         "is_replay": row.replay_id is not None,
         "strike": row.strike,
         "started_at": iso_text(row.started_at),
@@ -62,6 +65,8 @@ def attempt_as_json(row: AttemptRow) -> dict[str, Any]:
         "response_id": row.response_id,
         "trace_id": row.trace_id,
         "span_id": row.span_id,
+        "revision": row.revision,
+        "model": row.model,
     }
 
 

@@ -6,9 +6,9 @@ import argparse
 import getpass
 import json
 import os
+import re
 import socket
 import time
-from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,25 +22,33 @@ from parked.cli.output import command_line, counted, flag, hint, put, put_json, 
 from parked.cli.progress import progress
 from parked.clock import minute_text
 from parked.errors import SettingsError
-from parked.job import State
 from parked.settings import Settings
 
 if TYPE_CHECKING:
+    from parked.check import Checker
     from parked.cli.frame import Subparsers
     from parked.ledger import Ledger
+    from parked.ledger.operations import JobRow
     from parked.ledger.store import Filters
-    from parked.replays import Called, Choice
-    from parked.running import CallModel
+    from parked.pool import Pool
+    from parked.replays import Called, Choice, Mending, Results
+    from parked.running import CallModel, Running
 
 DEFAULT_CONCURRENCY: Final = 8
+DEFAULT_CANARIES: Final = 3
+
+_RATE: Final = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)/(s|m|h)")
+_UNIT_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 DESCRIPTION: Final = """\
-Run parked jobs again, once the cause is mended. Without --apply it only says what would run. What fails again goes
-behind the others and stays parked; answers are stored in the ledger (parked answers --new gives them out).
+Run parked jobs again, once the cause is mended. Without --apply it only says what would run. Canaries go first: a few
+jobs of each cause; the others of a cause follow if one of them recovers. What fails again goes behind the others and
+stays parked; answers are stored in the ledger (parked answers --new gives them out).
 
 example:
   parked replay --class exhausted:503
   parked replay --class exhausted:503 --limit 20 --apply
+  parked replay --reason input_too_large --payload shorter.jsonl --apply
 """
 
 
@@ -51,6 +59,22 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--all", action="store_true", help="every parked job; needed where nothing else limits --apply")
     parser.add_argument("--apply", action="store_true", help="do it, instead of saying what would be done")
     parser.add_argument("--name", metavar="NAME", default="", help="a name for this replay, kept in the ledger")
+    parser.add_argument(
+        "--canary",
+        metavar="N",
+        type=_canaries,
+        default=DEFAULT_CANARIES,
+        help=f"jobs of each cause that go first; 0: none, default {DEFAULT_CANARIES}",
+    )
+    parser.add_argument(
+        "--rate", metavar="N/s", type=_rate, help="start at most so many calls a second (N/m: a minute)"
+    )
+    parser.add_argument(
+        "--payload",
+        metavar="FILE",
+        help="send these payloads instead: job lines, one for each job, or the payload of a single one",
+    )
+    parser.add_argument("--to-model", metavar="M", help="call this model instead of the jobs' own")
     parser.add_argument(
         "--concurrency",
         metavar="N",
@@ -68,36 +92,41 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
 
     from parked.replays import choose
 
-    callers = _Callers(settings)
+    mending = _mending(args)
     with existing_ledger(settings, role="replay") as ledger:
+        callers = _Callers(settings, ledger, mending)
         if args.apply:
             ledger.sweep()
         with ledger.ask() as reader:
-            choice = choose(reader, filters, limit=args.limit, now=now, missing=callers.missing)
+            choice = choose(reader, filters, limit=args.limit, now=now, refusal=callers.refusal)
         if not args.apply:
             _tell_dry_run(args, ledger, choice)
             return Exit.OK
-        return _apply(args, settings, ledger, filters, choice, callers)
+        return _apply(args, settings, ledger, filters, choice, callers, mending)
 
 
 class _Callers:
-    """The callers and checks that can be found here, each made once."""
+    """The callers and checks that can be found here, each made once; and why a job can't be called."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, ledger: Ledger, mending: Mending) -> None:
+        self._settings, self._ledger, self._mending = settings, ledger, mending
         self._found: dict[str, CallModel] = {}
+        self._checkers: dict[str, Checker] = {}
+        self._known: dict[tuple[str, str], str | None] = {}
 
-    def missing(self, called: Called) -> str | None:
-        """Return why jobs of this caller and check can't be run here, None if they can."""
-        from parked.named import function_named
-
-        try:
-            self.of(called)
-            if called.checker:
-                function_named(called.checker)
-        except SettingsError as exc:
-            return str(exc)
-        return None
+    def refusal(self, row: JobRow) -> str | None:
+        """Return why a job can't be run here, None if it can."""
+        if row.erased_at is not None:
+            return "erased, so that nothing is left to send"
+        payloads = self._mending.payloads
+        if payloads is not None and row.job_id not in payloads:
+            return "the file of --payload has none for it"
+        called = (row.caller, row.checker)
+        if called not in self._known:
+            self._known[called] = self._missing(*called)
+        if self._known[called] is None and payloads is not None:
+            return self._unsendable(row, payloads[row.job_id])
+        return self._known[called]
 
     def of(self, called: Called) -> CallModel:
         from parked.named import caller_named
@@ -106,48 +135,100 @@ class _Callers:
             self._found[called.caller] = caller_named(called.caller, timeout_s=self._settings.attempt_timeout_s)
         return self._found[called.caller]
 
+    def checker_of(self, called: Called) -> Checker:
+        from parked.named import checker_named
+
+        if called.checker not in self._checkers:
+            with self._ledger.ask() as reader:
+                self._checkers[called.checker] = checker_named(called.checker, mark=reader.mark)
+        return self._checkers[called.checker]
+
     async def aclose(self) -> None:
         for caller in self._found.values():
             if (aclose := getattr(caller, "aclose", None)) is not None:
                 await aclose()
 
+    def _missing(self, caller: str, checker: str) -> str | None:
+        from parked.replays import Called
+
+        called = Called(caller, checker)
+        try:
+            self.of(called)
+            self.checker_of(called)
+        except SettingsError as exc:
+            return str(exc)
+        return None
+
+    def _unsendable(self, row: JobRow, payload: Any) -> str | None:
+        from parked.errors import InvalidJob
+
+        check_payload = getattr(self._found.get(row.caller), "check_payload", None)
+        try:
+            if check_payload is not None:
+                check_payload(payload)
+        except InvalidJob as exc:
+            return f"its payload in the file of --payload can't be sent: {exc}"
+        return None
+
+
+def _mending(args: argparse.Namespace) -> Mending:
+    """Return what is to be sent instead.
+
+    Raises:
+        InvalidJob: the file can't be read, or a line of it is bad.
+        SettingsError: a single payload for more than one job.
+    """
+    from parked.job import check_name
+    from parked.replays import Mending
+
+    if args.to_model is not None:
+        check_name("--to-model", args.to_model)
+    if args.payload is None:
+        return Mending(model=args.to_model)
+    from parked.jobfile import payloads_in
+
+    payloads, single = payloads_in(args.payload)
+    if payloads is None:
+        if len(args.job_ids) != 1:
+            raise SettingsError(
+                f"{args.payload} holds a single payload; name the one job that it is for with --job, or write job lines"
+            )
+        payloads = {args.job_ids[0]: single}
+    return Mending(payloads, args.to_model)
+
 
 def _apply(
-    args: argparse.Namespace, settings: Settings, ledger: Ledger, filters: Filters, choice: Choice, callers: _Callers
+    args: argparse.Namespace,
+    settings: Settings,
+    ledger: Ledger,
+    filters: Filters,
+    choice: Choice,
+    callers: _Callers,
+    mending: Mending,
 ) -> int:
     import asyncio
 
     from parked.ledger.operations import CloseReplay, OpenReplay
+    from parked.replays import Results
     from parked.tracing import set_up
 
     shut_down = set_up("parked")
     who = f"{_user()}@{socket.gethostname()}"
     said = {name: value for name, value in filters._asdict().items() if value}
     replay_id = ledger.record(OpenReplay(args.name, who, json.dumps(said)))
-    states: Counter[State] = Counter()
-    drain = Drain()
+    results, drain = Results(), Drain()
     try:
-        asyncio.run(_run(args, settings, ledger, choice, callers, replay_id, states, drain))
+        asyncio.run(_run(args, settings, ledger, choice, callers, mending, replay_id, results, drain))
     finally:
-        recovered, again = states[State.RECOVERED], states[State.PARKED]
         with suppress(Exception):  # the replay's row is for people; what became of the jobs is in their own
-            ledger.record(CloseReplay(replay_id, recovered, again, choice.jobs - recovered - again))
+            ledger.record(CloseReplay(replay_id, results.recovered, results.parked_again, results.not_run))
         shut_down()
-    not_run = choice.jobs - recovered - again
-    if args.json:
-        put_json(
-            {"ledger": ledger.where, "replayed": choice.jobs, "recovered": recovered, "parked_again": again}
-            | {"not_run": not_run, "left": _left_as_json(choice)}
-        )
-    _tell_left(choice)
-    others = f", {not_run} not run" if not_run else ""
-    hint(f"{counted(choice.jobs, 'job')} replayed: {recovered} recovered, {again} parked again{others}")
-    if recovered:
-        hint(f"the answers: {command_line(args, 'answers', '--new')}")
+    results.not_run += choice.jobs - results.recovered - results.parked_again - results.not_run - results.spared
+    _tell_results(args, ledger, choice, results)
     if drain.received is not None:
         return drain.exit()
-    left = choice.not_due or choice.no_caller
-    return Exit.PARKED if again or not_run or left else Exit.OK
+    left = choice.not_due or choice.refused or results.spared
+    return Exit.PARKED if results.parked_again or results.not_run or left else Exit.OK
 
 
 async def _run(
@@ -156,83 +237,125 @@ async def _run(
     ledger: Ledger,
     choice: Choice,
     callers: _Callers,
+    mending: Mending,
     replay_id: int,
-    states: Counter[State],
+    results: Results,
     drain: Drain,
 ) -> None:
-    from parked.named import function_named
     from parked.pool import Pool
-    from parked.replays import replaying
+    from parked.replays import replayed
     from parked.running import Running
+
+    def make_pool(on: Running) -> Pool:
+        pool = Pool(on, concurrency=args.concurrency, rate=args.rate)
+        drain.watch(pool, drain_s=settings.drain_s)
+        return pool
 
     try:
         with progress(choice.jobs) as shown:
-            for called, ids in choice.ids.items():
-                if drain.received is not None:
-                    break
+            for called, causes in choice.ids.items():
+                checker = callers.checker_of(called)
                 on = Running(
                     ledger,
                     callers.of(called),
                     policy=settings.policy(),
-                    check=function_named(called.checker) if called.checker else None,
+                    check=checker.check,
+                    allow_truncated=checker.allow_truncated,
                     caller=called.caller,
                     checker=called.checker,
                 )
-                pool = Pool(on, concurrency=args.concurrency)
-                drain.watch(pool, drain_s=settings.drain_s)
-                try:
-                    async for hold in pool.run(replaying(on, ids, replay_id)):
-                        states[hold.row.state if hold.called else State.REPLAYING] += 1
-                        shown.advance(parked=states[State.PARKED])
-                finally:
-                    await pool.close()
-                    tell_lost(pool.lost)
+                async for _ in replayed(
+                    on, causes, replay_id,
+                    results=results, make_pool=make_pool, canaries=args.canary, mending=mending,
+                ):  # fmt: skip
+                    shown.advance(parked=results.parked_again)
+                if drain.received is not None:
+                    return
     finally:
+        tell_lost(results.lost)
         await callers.aclose()
 
 
+def _tell_results(args: argparse.Namespace, ledger: Ledger, choice: Choice, results: Results) -> None:
+    if args.json:
+        put_json(
+            {
+                "ledger": ledger.where,
+                "replayed": choice.jobs,
+                "recovered": results.recovered,
+                "parked_again": results.parked_again,
+                "not_run": results.not_run,
+                "left": _left_as_json(choice) | {"canaries_failed": results.spared},
+            }
+        )
+    _tell_left(choice)
+    if results.spared:
+        hint(f"left {counted(results.spared, 'job')}: no canary of their cause recovered (--canary 0 tries them all)")
+    others = f", {results.not_run} not run" if results.not_run else ""
+    jobs = counted(choice.jobs - results.spared, "job")
+    hint(f"{jobs} replayed: {results.recovered} recovered, {results.parked_again} parked again{others}")
+    if results.recovered:
+        hint(f"the answers: {command_line(args, 'answers', '--new')}")
+
+
 def _tell_dry_run(args: argparse.Namespace, ledger: Ledger, choice: Choice) -> None:
+    causes = choice.causes()
     if args.json:
         put_json(
             {
                 "ledger": ledger.where,
                 "would_replay": choice.jobs,
-                "causes": [
-                    {"error_class": error_class, "reason": reason, "jobs": jobs}
-                    for (error_class, reason), jobs in choice.causes.most_common()
-                ],
+                "causes": [{**cause._asdict(), "jobs": jobs} for cause, jobs in causes],
                 "sample": [job_as_json(row) for row in choice.sample],
                 "left": _left_as_json(choice),
             }
         )
     elif choice.jobs:
-        rows = [(str(jobs), *cause) for cause, jobs in choice.causes.most_common()]
-        for line in table(("JOBS", "CLASS", "REASON"), rows):
+        rows = [(str(jobs), cause.error_class, cause.reason, cause.fingerprint or "") for cause, jobs in causes]
+        for line in table(("JOBS", "CLASS", "REASON", "CAUSE"), rows):
             put(line)
         put("")
-        sample = [(row.job_id, row.pipeline, row.error_class or "", str(row.calls)) for row in choice.sample]
-        for line in table(("JOB", "PIPELINE", "CLASS", "ATTEMPTS"), sample):
+        sample = [(row.job_id, row.pipeline, row.batch, row.error_class or "", str(row.calls)) for row in choice.sample]
+        for line in table(("JOB", "PIPELINE", "BATCH", "CLASS", "ATTEMPTS"), sample):
             put(line)
     _tell_left(choice)
     if not choice.jobs:
         hint(f"nothing to replay in {ledger.where}")
         return
     words = filter_words(args) + (flag("--limit", str(args.limit)) if args.limit else [])
-    again = command_line(args, "replay", *(words or ["--all"]), "--apply")
+    words += flag("--payload", args.payload) if args.payload else []
+    words += flag("--to-model", args.to_model) if args.to_model else []
+    again = command_line(args, "replay", *(words if filters_given(args) else ["--all", *words]), "--apply")
     hint(f"would replay {counted(choice.jobs, 'job')}; nothing was called. To do it: {again}")
+
+
+def filters_given(args: argparse.Namespace) -> bool:
+    return bool(filter_words(args) or args.limit)
 
 
 def _tell_left(choice: Choice) -> None:
     if choice.due_at is not None:
         hint(f"left {counted(choice.not_due, 'job')}: not due until {minute_text(choice.due_at)} or later")
-    for why, jobs in choice.no_caller.items():
+    for why, jobs in choice.refused.items():
         hint(f"left {counted(jobs, 'job')}: {why}")
     if choice.over_limit:
         hint(f"left {counted(choice.over_limit, 'job')}: over the limit")
 
 
 def _left_as_json(choice: Choice) -> dict[str, Any]:
-    return {"not_due": choice.not_due, "no_caller": dict(choice.no_caller), "over_limit": choice.over_limit}
+    return {"not_due": choice.not_due, "refused": dict(choice.refused), "over_limit": choice.over_limit}
+
+
+def _canaries(text: str) -> int:
+    return 0 if text == "0" else whole_number(text)
+
+
+def _rate(text: str) -> float:
+    """Calls a second."""
+    match = _RATE.fullmatch(text.strip())
+    if match is None or float(match[1]) <= 0:
+        raise argparse.ArgumentTypeError(f"must be like 5/s or 30/m, got {text!r}")
+    return float(match[1]) / _UNIT_S[match[2]]
 
 
 def _user() -> str:

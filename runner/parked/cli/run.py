@@ -20,6 +20,7 @@ from parked.settings import Settings
 
 if TYPE_CHECKING:
     from parked.answerfile import AnswerOutput
+    from parked.check import Check
     from parked.cli.frame import Subparsers
     from parked.course import Hold
     from parked.jobfile import Scan
@@ -62,6 +63,16 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--call", metavar="MODULE:FUNCTION", help="what is called instead of Gemini: (payload, model) -> answer"
     )
+    parser.add_argument(
+        "--schema",
+        metavar="FILE",
+        help="a JSON Schema: an answer whose text isn't JSON or breaks it has failed, and is asked for again",
+    )
+    parser.add_argument(
+        "--allow-truncated",
+        action="store_true",
+        help="text that stopped at the output token limit is an answer; counted as truncated",
+    )
     parser.add_argument("--parked-ok", action="store_true", help="exit with 0 also if jobs are parked")
     parser.add_argument("--skip-bad-lines", action="store_true", help="set bad lines aside in JOBS.rejected.jsonl")
 
@@ -76,9 +87,11 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     from parked.jobfile import scan
     from parked.ledger import open_ledger
     from parked.named import GEMINI, caller_named
+    from parked.schema import keep, read_schema
     from parked.tracing import set_up
 
     _refuse_same_file(args, settings)
+    check = read_schema(args.schema) if args.schema is not None else None
     call_model = caller_named(args.call or GEMINI, timeout_s=settings.attempt_timeout_s)
     check_payload = getattr(call_model, "check_payload", None)
     with (
@@ -92,8 +105,10 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         if ledger.created:
             hint(f"made the ledger {ledger.where}")
         _refuse_conflicts(ledger, scanned, args)
+        if check is not None:
+            keep(ledger, check)
         tell_orphans(ledger.sweep())
-        work = _Work(args, settings, scanned, out, ledger, call_model)
+        work = _Work(args, settings, scanned, out, ledger, call_model, check)
         asyncio.run(work.run())
         work.tell()
         return work.exit()
@@ -118,6 +133,7 @@ class _Work:
         out: AnswerOutput,
         ledger: Ledger,
         call_model: Any,
+        check: Check | None,
     ) -> None:
         from parked.running import Running
 
@@ -128,6 +144,8 @@ class _Work:
             pipeline=args.pipeline,
             batch=args.batch,
             policy=settings.policy(),
+            check=check,
+            allow_truncated=args.allow_truncated,
             caller=args.call or "",
         )
         self._tally = Tally(lines=scanned.lines, repeated=scanned.repeated, rejected=scanned.rejected)
@@ -179,7 +197,7 @@ class _Work:
     def _take(self, hold: Hold, shown: Progress, pool: Pool) -> None:
         self._tally.add(hold)
         shown.advance(parked=self._tally.parked)
-        if hold.claimed or hold.row.state not in ANSWERED or self._failure is not None:
+        if hold.claimed or hold.row.state not in ANSWERED or hold.row.erased_at is not None or self._failure:
             return
         from parked.answerfile import AnswerLine, Key
 

@@ -7,24 +7,23 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from parked.answers import TRUNCATED
 from parked.cli.exits import Exit
+from parked.cli.finding import add_place, the_one
 from parked.cli.jobs import attempt_as_json, job_as_json, outcome
 from parked.cli.ledgers import existing_ledger
-from parked.cli.output import command_line, counted, flag, hint, put, put_json
-from parked.clock import minute_text, second_text
-from parked.errors import SettingsError
+from parked.cli.output import counted, hint, put, put_json
+from parked.clock import iso_text, minute_text, second_text
 from parked.job import State
 from parked.ledger.codec import decode
 from parked.ledger.operations import JobRow
-from parked.ledger.store import AttemptRow, Reader
+from parked.ledger.store import AttemptRow, Erasure, Reader
 from parked.plain import printable
 from parked.reasons import ORPHANED, explain
 from parked.settings import Settings
 
 if TYPE_CHECKING:
     from parked.cli.frame import Subparsers
-
-SHOWN_PLACES: Final = 10
 
 EPILOG: Final = """\
 example:
@@ -41,65 +40,48 @@ def add_parser(subparsers: Subparsers) -> None:
         epilog=EPILOG,
     )
     parser.add_argument("job_id", metavar="JOB_ID")
-    parser.add_argument("--pipeline", metavar="NAME", help="where more than one pipeline has this id")
-    parser.add_argument("--batch", metavar="NAME", help='where more than one batch has it; "" for none')
+    add_place(parser)
     parser.add_argument("--payload", action="store_true", help="show the payload too")
     parser.add_argument("--answer", action="store_true", help="show the stored answer too")
 
 
 def run(args: argparse.Namespace, settings: Settings) -> int:
     with existing_ledger(settings) as ledger, ledger.ask() as reader:
-        row = _the_one(args, reader, ledger.where)
+        row = the_one(args, reader, args.job_id, where=ledger.where)
         attempts = reader.attempts(row.id)
+        erasure = reader.erasure(row.id)
         bodies = _bodies(args, reader, row)
         if args.json:
             told = {"ledger": ledger.where, "job": job_as_json(row), "attempts": list(map(attempt_as_json, attempts))}
-            put_json(told | bodies)
+            put_json(told | {"erased": erasure and _erasure_as_json(erasure)} | bodies)
             return Exit.OK
-    for line in _text(row, attempts):
+    for line in _text(row, attempts, erasure):
         put(line)
     for name, body in bodies.items():
         put(f"{name}:\n{json.dumps(body, indent=2)}")
-    if bodies.get("answer", ...) is None:
+    if erasure is not None:
+        hint("its payload, answer and messages were erased")
+    elif bodies.get("answer", ...) is None:
         hint(f"it has no answer: it is {row.state}")
     return Exit.OK
 
 
-def _the_one(args: argparse.Namespace, reader: Reader, where: str) -> JobRow:
-    rows = reader.jobs_by_key(args.job_id, pipeline=args.pipeline, batch=args.batch)
-    if len(rows) == 1:
-        return rows[0]
-    if not rows:
-        asked = "".join(
-            f" of {name} {value!r}" for name, value in (("pipeline", args.pipeline), ("batch", args.batch)) if value
-        )
-        listed = command_line(args, "list", "--state", "all")
-        raise SettingsError(f"there is no job {args.job_id!r}{asked} in {where}; {listed} shows what there is")
-    said = [f"{len(rows)} jobs are called {args.job_id!r}; choose one:"]
-    for row in rows[:SHOWN_PLACES]:
-        words = [*flag("--pipeline", row.pipeline), *flag("--batch", row.batch), *_positional(row.job_id)]
-        said.append(f"  {command_line(args, 'show', *words)}")
-    if len(rows) > SHOWN_PLACES:
-        said.append(f"  and {len(rows) - SHOWN_PLACES} more")
-    raise SettingsError("\n".join(said))
-
-
-def _positional(word: str) -> list[str]:
-    return ["--", word] if word.startswith("-") else [word]
-
-
 def _bodies(args: argparse.Namespace, reader: Reader, row: JobRow) -> dict[str, Any]:
-    """Return what was asked for of payload and answer, as JSON values; an answer that isn't there is None."""
+    """Return what was asked for of payload and answer, as JSON values; what isn't there, or was erased, is None."""
     bodies: dict[str, Any] = {}
     if args.payload:
-        bodies["payload"] = decode(reader.payload(row.id))
+        bodies["payload"] = decode(reader.payload(row.id)) if row.erased_at is None else None
     if args.answer:
         answer = reader.answer(row.id)
         bodies["answer"] = None if answer is None else decode(answer.body)
     return bodies
 
 
-def _text(row: JobRow, attempts: Sequence[AttemptRow]) -> Iterator[str]:
+def _erasure_as_json(erasure: Erasure) -> dict[str, Any]:
+    return {"at": iso_text(erasure.at), "why": erasure.why}
+
+
+def _text(row: JobRow, attempts: Sequence[AttemptRow], erasure: Erasure | None) -> Iterator[str]:
     facts = [
         ("job", row.job_id),
         ("pipeline", row.pipeline),
@@ -118,6 +100,7 @@ def _text(row: JobRow, attempts: Sequence[AttemptRow]) -> Iterator[str]:
         ("caller", row.caller),
         ("check", row.checker),
         ("discarded", row.note),
+        ("erased", erasure and f"{minute_text(erasure.at)}: {erasure.why}"),
         ("trace", row.trace_id),
     ]
     for name, value in facts:
@@ -148,9 +131,12 @@ def _since(row: JobRow) -> float:
 def _attempt_text(row: AttemptRow) -> Iterator[str]:
     facts = [
         f"attempt {row.number}",
+        row.revision and f"payload {row.revision}",
+        row.model,
         second_text(row.started_at),
         row.duration_s is not None and f"{row.duration_s:.1f} s",
         outcome(row),
+        row.rule == TRUNCATED and "cut off at the token limit",
         row.status is not None and str(row.status),
         row.reason,
         row.kind and ("strike" if row.strike else "no strike"),
@@ -162,5 +148,5 @@ def _attempt_text(row: AttemptRow) -> Iterator[str]:
         row.trace_id and f"trace {row.trace_id}",
     ]
     yield "  ".join(printable(fact) for fact in facts if fact)
-    if row.message:
-        yield f"    {printable(row.message)}"
+    for line in row.message.splitlines():
+        yield f"    {printable(line)}"

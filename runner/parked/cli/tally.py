@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from parked.answers import TRUNCATED
 from parked.cli.exits import Exit
 from parked.clock import day_text
 from parked.course import Hold
@@ -18,6 +19,7 @@ class Tally:
     repeated: int = 0  # lines that say again what an earlier one said
     rejected: int = 0  # bad lines that were set aside
     answered: int = 0
+    truncated: int = 0  # of these, cut off at the token limit where that is allowed
     parked: int = 0
     answered_before: int = 0
     parked_before: int = 0
@@ -39,6 +41,7 @@ class Tally:
         elif row.state in ANSWERED:
             if hold.called:
                 self.answered += 1
+                self.truncated += hold.verdict is not None and hold.verdict.rule == TRUNCATED
             else:
                 self._answered_before(row.finished_at)
         elif row.state is State.PARKED:
@@ -64,7 +67,7 @@ class Tally:
     def text(self) -> str:
         """`50 lines: 47 answered, 2 answered before (2026-03-01), 1 parked before`."""
         parts = [
-            (self.answered, "answered"),
+            (self.answered, "answered" + (f" ({self.truncated} truncated)" if self.truncated else "")),
             (self.answered_before, f"answered before ({self._days()})"),
             (self.parked, "parked"),
             (self.parked_before, "parked before"),
@@ -83,6 +86,7 @@ class Tally:
         return {
             "lines": self.lines,
             "answered": self.answered,
+            "truncated": self.truncated,
             "answered_before": self.answered_before,
             "parked": self.parked,
             "parked_before": self.parked_before,

@@ -18,6 +18,7 @@ from parked.ledger.migrations import bring_up_to_date
 from parked.ledger.operations import Beat, JobRow, Leave, Lose, Operation, Outcome, Register
 from parked.ledger.pulse import Pulse
 from parked.ledger.reading import SqliteReader
+from parked.ledger.scrubbing import scrub
 from parked.ledger.sqlite import SqliteStore
 from parked.ledger.sqlite_file import connect, explain, make_sure, path_of
 from parked.ledger.store import Reader
@@ -141,6 +142,19 @@ class Ledger:
 
     def submit_many(self, operations: Iterable[Operation], channel: Channel | None = None) -> list[Ticket]:
         return self._writer.submit_many(operations, channel)
+
+    def scrub(self) -> bool:
+        """Rewrite the ledger, so that no copy of what was erased is left in its files; writers wait meanwhile.
+
+        Returns False if somebody went on reading for 30 s what was there before: then some may be left beside it.
+
+        Raises:
+            LedgerUnavailable: there isn't room for a second copy, or others write all the time.
+        """
+        try:
+            return scrub(self._path)
+        except Exception as exc:
+            raise explain(exc, self._path) from exc
 
     @property
     def stalled(self) -> bool:

@@ -17,6 +17,7 @@ from parked.ledger import moves
 from parked.ledger import operations as op
 from parked.ledger.codec import Body
 from parked.ledger.counters import Metric, Move
+from parked.ledger.labels import Labels
 from parked.ledger.moves import AttemptState, Change
 from parked.ledger.operations import JobRow
 
@@ -27,7 +28,10 @@ LabelSet = tuple[Metric, str, str, str, str]  # the first five fields of a Move:
 
 
 class Tally:
-    """The counters that a transaction moves, gathered; the next one begins with none, whether this commits or not."""
+    """The counters that a transaction moves, gathered; the next one begins with none, whether this commits or not.
+
+    Jobs go by their own pipeline and model here; `under` says what they count under.
+    """
 
     def __init__(self) -> None:
         self.values: dict[LabelSet, float] = {}
@@ -43,6 +47,21 @@ class Tally:
             if move.trace_id is not None:
                 self.examples[key] = move
 
+    def under(self, labels: Labels) -> Tally:
+        """The same counters by the names that the ledger counts under."""
+        result = Tally()
+        for key, value in self.values.items():
+            metric, pipeline, model, a, b = key
+            pipeline, model = labels.pair(pipeline, model) if model else (labels.pipeline(pipeline), "")
+            named = (metric, pipeline, model, a, b)
+            if metric in SET_BY_THE_LATEST:
+                result.values[named] = value
+            else:
+                result.values[named] = result.values.get(named, 0) + value
+            if key in self.examples:
+                result.examples[named] = self.examples[key]
+        return result
+
     def clear(self) -> None:
         self.values.clear()
         self.examples.clear()
@@ -55,6 +74,7 @@ class Books(ABC):
 
     def __init__(self) -> None:
         self.tally = Tally()
+        self.labels = Labels()  # as far as they are known; a store forgets them when it rolls back
         self._triggers: dict[int, str] = {}
 
     # --- taking on ---
@@ -96,7 +116,9 @@ class Books(ABC):
         for row, job in zip(rows, new, strict=True):
             accepted = self._accepted(row, job, known)
             results.append(accepted)
-            if isinstance(accepted, op.Accepted) and accepted.row.state in (State.PENDING, State.PARKED):
+            if not isinstance(accepted, op.Accepted) or not (accepted.created or row.anew):
+                continue
+            if accepted.row.state in (State.PENDING, State.PARKED):
                 changes.append(moves.taken_over(row, accepted.row, known=job is None, now=self.now))
         parked = {row.id: row for row in self._write(changes)}
         self.add_calls_elsewhere({change.was.id: change.row.calls - change.was.calls - 1 for change in changes})
@@ -210,6 +232,37 @@ class Books(ABC):
         changes = [moves.restored(jobs[row.id], has_answer=self.has_answer(row.id), now=self.now) for row in rows]
         return list(self._write(changes))
 
+    def mend(self, rows: Sequence[op.Mend]) -> list[JobRow | Exception]:
+        jobs = self._existing([row.id for row in rows])
+        self.mend_payloads([(jobs[row.id], row) for row in rows if jobs[row.id].state is State.PARKED])
+        mended = self.jobs_by_id([row.id for row in rows])
+        return [mended[row.id] for row in rows]
+
+    def erase(self, rows: Sequence[op.Erase]) -> list[JobRow | Exception]:
+        jobs = self._existing([row.id for row in rows])
+        erased = [moves.erased(jobs[row.id], now=self.now) for row in rows]
+        why = {row.id: row.why for row in rows}
+        self.erase_texts({job.id: why[job.id] for job in erased if job is not jobs[job.id]})
+        return list(erased)
+
+    # --- counting ---
+
+    def counted(self) -> Tally:
+        """What this transaction counts, by the names that the ledger counts under. To be asked before the commit.
+
+        A pair of pipeline and model that counts for the first time begins its `jobs_accepted`, if only with 0: that
+        is where its name is known from.
+        """
+        pairs = dict.fromkeys((pipeline, model) for _, pipeline, model, _, _ in self.tally.values)
+        new: list[tuple[str, str]] = []
+        if not all(self.labels.is_settled(*pair) for pair in pairs):
+            self.labels = Labels(self.counted_pairs())
+            new = [self.labels.let_in(pipeline, model) for pipeline, model in pairs if model]
+        tally = self.tally.under(self.labels)
+        for pair in new:
+            tally.values.setdefault((Metric.JOBS_ACCEPTED, *pair, "", ""), 0)
+        return tally
+
     # --- lost owners ---
 
     def orphan_jobs_of(self, owner_id: int) -> list[JobRow]:
@@ -296,7 +349,19 @@ class Books(ABC):
     def payloads(self, ids: Sequence[int]) -> dict[int, Body]: ...
 
     @abstractmethod
+    def mend_payloads(self, mends: Sequence[tuple[JobRow, op.Mend]]) -> None:
+        """Store the next revision of each, and let the job send it."""
+
+    @abstractmethod
     def has_answer(self, id: int) -> bool: ...
+
+    @abstractmethod
+    def erase_texts(self, why: Mapping[int, str]) -> None:
+        """Of these jobs, by id: empty payloads, answer and messages, and note when and why."""
+
+    @abstractmethod
+    def counted_pairs(self) -> list[tuple[str, str]]:
+        """The names of `jobs_accepted`, pipeline and model; until the commit no other transaction adds to them."""
 
     @abstractmethod
     def held_by(self, owner_id: int) -> list[JobRow]: ...

@@ -11,6 +11,7 @@ from parked.errors import InvalidJob
 
 PLAIN = "json"  # JSON in ASCII, as it is
 TEXT = "text"  # an answer that JSON can't hold: its text, JSON-encoded
+ERASED = "erased"  # removed for good by a person; nothing is left to decode
 
 _AS_IT_IS: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _SORTED: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"), sort_keys=True)
@@ -20,6 +21,9 @@ class Body(NamedTuple):
     codec: str
     key_id: str | None  # which key it was encrypted with; None if it is not
     data: bytes
+
+
+NOTHING: Final = Body(ERASED, None, b"")
 
 
 def encode(value: Any) -> Body:
@@ -59,7 +63,13 @@ def encode_answer(value: Any) -> Body:
 
 
 def decode(body: Body) -> Any:
-    """Return the JSON value of a body (for the codec `text`: the text)."""
+    """Return the JSON value of a body (for the codec `text`: the text).
+
+    Raises:
+        ValueError: it was erased, or stored by a newer parked.
+    """
+    if body.codec == ERASED:
+        raise ValueError("this body was erased for good")
     if body.codec not in (PLAIN, TEXT):
         raise ValueError(f"this version of parked can't read bodies stored as {body.codec!r}")
     return json.loads(body.data)

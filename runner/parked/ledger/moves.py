@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from parked.errors import TransitionError
-from parked.job import ANSWERED, HELD, Event, State, after
-from parked.ledger.codec import Body
+from parked.job import ANSWERED, FINISHED, HELD, Event, State, after
+from parked.ledger.codec import NOTHING, Body
 from parked.ledger.counters import Metric, Move, duration_bucket
 from parked.ledger.operations import (
     NO_SPAN,
@@ -29,6 +29,7 @@ from parked.verdict import Disposition, Kind, Reason, Scope
 INTERRUPTED: Final = Closing(kind=Kind.RETRYABLE, reason=Reason.CANCELLED, scope=Scope.JOB, rule="parked.interrupted")
 MAYBE_SENT: Final = "maybe_sent"  # an attempt was open: the call may have been made, and billed
 NOT_SENT: Final = "not_sent"  # the owner died between two attempts
+ERASABLE: Final = FINISHED | {State.PARKED}  # at rest: nobody sends its payload now, or will without being asked
 
 
 class AttemptState(NamedTuple):
@@ -96,11 +97,11 @@ def taken_over(op: TakeOver, row: JobRow, *, known: bool, now: float) -> Change:
     else:
         state = after(None, Event.TAKE_OVER)
     calls = row.calls + max(op.calls, 1)
-    new = _failed(row, op.closing, op.error_class, now=now)._replace(state=state, calls=calls)
+    parked_at = now if op.parked_at is None else op.parked_at
+    new = _failed(row, op.closing, op.error_class, now=parked_at)._replace(state=state, calls=calls)
     counted = () if row.state is State.PARKED else _count_parked(new, now)
-    return Change(
-        row, new, (*_gauges(row, new), *counted), opened=calls, closed=Closed(calls, op.closing), to_the_back=known
-    )
+    closed = Closed(calls, _without_erased(row, op.closing))
+    return Change(row, new, (*_gauges(row, new), *counted), opened=calls, closed=closed, to_the_back=known)
 
 
 # --- a job's course --------------------------------------------------------------------------------------------
@@ -118,6 +119,8 @@ def started(
 ) -> Change | None:
     """Open the next attempt: the first of a course, or the one after its `previous`. None: nothing to start here.
 
+    An erased job has nothing left to send.
+
     An owner may run two courses of one job by mistake; `previous` tells which of them holds it.
 
     Raises:
@@ -132,7 +135,7 @@ def started(
         trace = span if span.trace_id else SpanIds(row.trace_id, row.span_id)
         new = row._replace(state=state, calls=row.calls + 1, not_before=None, trace_id=trace[0], span_id=trace[1])
         return Change(row, new, opened=new.calls)
-    if row.state is not (State.PENDING if replay_id is None else State.PARKED):
+    if row.state is not (State.PENDING if replay_id is None else State.PARKED) or row.erased_at is not None:
         return None
     new = row._replace(
         state=after(row.state, Event.START if replay_id is None else Event.CLAIM),
@@ -150,7 +153,10 @@ def started(
 
 
 def answered(row: JobRow, op: Answer, attempt: AttemptState | None, *, trigger: str, now: float) -> Change:
-    """Close an attempt with its answer. The first answer wins; a late one still ends a job that has none."""
+    """Close an attempt with its answer. The first answer wins; a late one still ends a job that has none.
+
+    A recovered job goes on telling what it had been parked with. Of an erased one no text is kept, late or not.
+    """
     if attempt is not None and attempt.answered:
         return Change(row, row)
     in_time = _holds(row, op.owner_id) and attempt is not None and attempt.ended_at is None
@@ -158,20 +164,10 @@ def answered(row: JobRow, op: Answer, attempt: AttemptState | None, *, trigger: 
     closed, moves = _close(row, op.attempt, op.closing, attempt)
     new = row
     if state is not row.state:
-        new = _span(row, op.closing.span)._replace(
-            state=state,
-            error_class=None,
-            reason=None,
-            kind=None,
-            scope=None,
-            fingerprint=None,
-            not_before=None,
-            finished_at=now,
-            owner_id=None,
-            replay_id=None,
-        )
+        new = _ended(_span(row, op.closing.span), state, now)
         moves += (*_gauges(row, new), *_count_answered(row, new, trigger, now))
-    return Change(row, new, moves, closed=closed, answer=op.answer, answered_by=op.attempt)
+    answer = op.answer if row.erased_at is None else NOTHING
+    return Change(row, new, moves, closed=closed, answer=answer, answered_by=op.attempt)
 
 
 def retried(row: JobRow, op: Retried, attempt: AttemptState | None, *, now: float) -> Change:
@@ -241,18 +237,32 @@ def discarded(row: JobRow, *, why: str, now: float) -> Change:
 
 
 def restored(row: JobRow, *, has_answer: bool, now: float) -> Change:
-    """Bring a discarded job back. One whose answer came after it was discarded is answered at once."""
+    """Bring a discarded job back. One whose answer came after it was discarded is answered at once.
+
+    Raises:
+        TransitionError: it isn't discarded, or it was erased, so that it could never run.
+    """
+    if row.erased_at is not None:
+        raise TransitionError("erased", Event.RESTORE)
     new = row._replace(
         state=after(row.state, Event.RESTORE, came_from=row.came_from), came_from=None, finished_at=None, note=None
     )
     moves = _gauges(row, new)
     if not has_answer:
         return Change(row, new, moves)
-    answer = new._replace(
-        state=after(new.state, Event.LATE_ANSWER),
-        error_class=None, reason=None, kind=None, scope=None, fingerprint=None, not_before=None, finished_at=now,
-    )  # fmt: skip
+    answer = _ended(new, after(new.state, Event.LATE_ANSWER), now)
     return Change(row, answer, (*_gauges(row, answer), *_count_answered(new, answer, "", now)))
+
+
+def erased(row: JobRow, *, now: float) -> JobRow:
+    """Return the row of a job whose texts are to be removed; as it was if they were removed before.
+
+    Raises:
+        TransitionError: it may still be run: it is pending, or somebody is on it.
+    """
+    if row.state not in ERASABLE:
+        raise TransitionError(row.state, "erase")
+    return row if row.erased_at is not None else row._replace(erased_at=now)
 
 
 # --- parts -----------------------------------------------------------------------------------------------------
@@ -280,6 +290,18 @@ def _failed(row: JobRow, closing: Closing, error_class: str, *, now: float) -> J
         owner_id=None,
         replay_id=None,
     )
+
+
+def _ended(row: JobRow, state: State, now: float) -> JobRow:
+    """The row of a job that is answered, held by nobody."""
+    new = row._replace(state=state, not_before=None, finished_at=now, owner_id=None, replay_id=None)
+    if state is State.RECOVERED:
+        return new
+    return new._replace(error_class=None, reason=None, kind=None, scope=None, fingerprint=None)
+
+
+def _without_erased(row: JobRow, closing: Closing) -> Closing:
+    return closing if row.erased_at is None else closing._replace(message="")
 
 
 def _span(row: JobRow, span: SpanIds) -> JobRow:
@@ -319,7 +341,7 @@ def _close(
     """
     if attempt is None or attempt.answered:
         return None, ()
-    closed = Closed(number, closing, strike=strike, interrupted=interrupted)
+    closed = Closed(number, _without_erased(row, closing), strike=strike, interrupted=interrupted)
     if attempt.ended_at is None:
         return closed, (*_count_attempt(row, closing), *_count_tokens(row, closing))
     # Closed by a sweep or a release, so its own outcome is still to come; or an answer came after the deadline.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from parked.job import State
 from parked.ledger.codec import Body
-from parked.verdict import Kind, Reason, Scope
+from parked.verdict import Kind, Reason, Scope, Verdict
 
 
 class JobRow(NamedTuple):
@@ -23,7 +23,7 @@ class JobRow(NamedTuple):
     model: str
     state: State
     came_from: State | None  # of a discarded job: what it was before
-    error_class: str | None  # of the last time it was parked; stands until it is answered
+    error_class: str | None  # of the last time it was parked; a recovered job keeps it, with what follows
     reason: Reason | str | None  # an orphan's is its code: `maybe_sent` or `not_sent`
     kind: Kind | None
     scope: Scope | None
@@ -46,6 +46,7 @@ class JobRow(NamedTuple):
     note: str | None  # why it was discarded
     payload_hash: bytes  # its identity
     revision: int  # 0: the payload as first accepted; else a mended one stored beside it
+    erased_at: float | None = None  # when its bodies and messages were removed for good; it can't run any more
 
 
 class SpanIds(NamedTuple):
@@ -75,6 +76,21 @@ class Closing(NamedTuple):
     tokens_out: int | None = None  # answer and thoughts
     response_id: str | None = None
     span: SpanIds = NO_SPAN
+
+    @classmethod
+    def of(cls, verdict: Verdict) -> Closing:
+        """How an attempt with this verdict ended, as far as the verdict tells."""
+        return cls(
+            verdict.kind,
+            verdict.reason,
+            verdict.scope,
+            verdict.status,
+            verdict.rule,
+            verdict.fingerprint,
+            verdict.quota_id,
+            verdict.message,
+            verdict.retry_after_s,
+        )
 
 
 # --- taking on -------------------------------------------------------------------------------------------------
@@ -108,7 +124,7 @@ class TakeOver(NamedTuple):
     """Take on a job that has already failed elsewhere: it is parked at once. Answered with `Accepted`.
 
     A known job that is pending or parked is parked anew with this class; one that is answered, held or discarded keeps
-    its state (`created` is False, and the row says which).
+    its state (`created` is False, and the row says which). Without `anew` every known job stays as it is.
     """
 
     pipeline: str
@@ -122,6 +138,8 @@ class TakeOver(NamedTuple):
     calls: int  # made elsewhere
     caller: str = ""
     checker: str = ""
+    parked_at: float | None = None  # when it was put away elsewhere; None: now
+    anew: bool = True
 
 
 # --- a job's course --------------------------------------------------------------------------------------------
@@ -226,6 +244,29 @@ class Restore(NamedTuple):
     """Bring a discarded job back to the state it came from. Answered with the `JobRow`."""
 
     id: int
+
+
+class Mend(NamedTuple):
+    """Give a parked job another payload, or another model, for its next replays. What it was accepted with stays.
+
+    Answered with the `JobRow`, whose `revision` is the new one; a job that isn't parked (any more) is left as it is.
+    """
+
+    id: int
+    payload: Body | None = None  # None: as it is
+    model: str | None = None  # None: the job's own
+    note: str = ""  # why, or by which replay
+
+
+class Erase(NamedTuple):
+    """Remove a job's payloads, answer and messages for good; it stays in its state, known and counted.
+
+    Answered with the `JobRow`; raised as `TransitionError` if the job is pending or held. Copies of the texts stay in
+    the database's files until `Ledger.scrub`.
+    """
+
+    id: int
+    why: str
 
 
 class HandOut(NamedTuple):
@@ -338,6 +379,8 @@ Operation = (
     | Release
     | Discard
     | Restore
+    | Mend
+    | Erase
     | HandOut
     | Register
     | Beat

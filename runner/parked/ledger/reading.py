@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -11,10 +12,11 @@ from typing import Any, Final
 from parked.job import State
 from parked.ledger.codec import Body
 from parked.ledger.counters import Metric
+from parked.ledger.labels import Labels
 from parked.ledger.operations import JobRow, OwnerRow
 from parked.ledger.sqlite import SQL, job_row, owner_row
 from parked.ledger.sqlite_file import connect
-from parked.ledger.store import AnswerRow, AttemptRow, Cause, CounterRow, Filters, Imbalance
+from parked.ledger.store import AnswerRow, AttemptRow, Cause, CounterRow, Erasure, Filters, Imbalance, Sent
 
 NAMED_AT_MOST: Final = 100  # ids in one finding of the audit
 
@@ -76,9 +78,9 @@ class SqliteReader:
     def payload(self, id: int) -> Body:
         return Body(*self._ask(SQL["payload"], {"id": id}).fetchone())
 
-    def jobs_with_payloads(self, ids: Sequence[int]) -> list[tuple[JobRow, Body]]:
+    def jobs_with_payloads(self, ids: Sequence[int]) -> list[Sent]:
         rows = self._ask(SQL["jobs_with_payloads"], {"ids": json.dumps(ids)})
-        return [(job_row(row[:_JOB_COLUMNS]), Body._make(row[_JOB_COLUMNS:])) for row in rows]
+        return [Sent(job_row(row[:_JOB_COLUMNS]), Body(*row[_JOB_COLUMNS:-1]), model=row[-1]) for row in rows]
 
     def identities(self, pipeline: str, batch: str, job_ids: Sequence[str]) -> dict[str, bytes]:
         values = {"pipeline": pipeline, "batch": batch, "job_ids": json.dumps(job_ids)}
@@ -89,14 +91,18 @@ class SqliteReader:
         return {id: Body._make(body) for id, *body in rows}
 
     def answer(self, id: int) -> AnswerRow | None:
-        row = self._ask(_compose("select_answers", "where_id", "where_answered"), {"id": id}).fetchone()
+        row = self._ask(_compose("select_answers", "where_id", "where_answered", "where_kept"), {"id": id}).fetchone()
         return None if row is None else _answer_row(row)
 
     def answers(self, filters: Filters, *, only_new: bool = False) -> Iterator[AnswerRow]:
-        conditions = (*_conditions(filters, since="answered"), "where_answered")
+        conditions = (*_conditions(filters, since="answered"), "where_answered", "where_kept")
         if only_new:
             conditions += ("where_new",)
         return map(_answer_row, self._ask(_compose("select_answers", *conditions, order="by_answer"), _values(filters)))
+
+    def erasure(self, id: int) -> Erasure | None:
+        row = self._ask(SQL["erasure"], {"id": id}).fetchone()
+        return None if row is None else Erasure(*row)
 
     def attempts(self, id: int) -> list[AttemptRow]:
         rows = (AttemptRow._make(row) for row in self._ask(SQL["attempts"], {"id": id}))
@@ -114,7 +120,10 @@ class SqliteReader:
 
     def oldest(self, state: State) -> dict[tuple[str, str], float]:
         rows = self._ask(SQL[f"oldest_{state}"])
-        return {(pipeline, error_class): since for pipeline, error_class, since in rows if since is not None}
+        return {(pipeline, error_class): since for pipeline, error_class, since in rows}
+
+    def labels(self) -> Labels:
+        return Labels(self._ask(SQL["counted_pairs"]))
 
     def states(self) -> dict[tuple[str, State], int]:
         return {(pipeline, State(state)): jobs for pipeline, state, jobs in self._ask(SQL["states"])}
@@ -128,20 +137,25 @@ class SqliteReader:
         return found
 
     def _states_out_of_balance(self) -> Iterator[Imbalance]:
-        rows = self.states()
+        labels = self.labels()
+        rows = Counter[tuple[str, State]]()
+        for (pipeline, state), jobs in self.states().items():
+            rows[labels.pipeline(pipeline), state] += jobs
         counted = {(c.pipeline, State(c.a)): c.value for c in self.counters(Metric.LEDGER_JOBS)}
         counted = {key: value for key, value in counted.items() if key[1] is not State.FORGOTTEN}
         for pipeline, state in sorted(rows.keys() | counted.keys()):
-            by_counter, by_row = counted.get((pipeline, state), 0), rows.get((pipeline, state), 0)
+            by_counter, by_row = counted.get((pipeline, state), 0), rows[pipeline, state]
             if by_counter != by_row:
                 yield Imbalance(pipeline, state, by_counter, by_row)
 
     def _accepted_out_of_balance(self) -> Iterator[Imbalance]:
+        labels = self.labels()
         accepted: dict[str, float] = {}
         for counter in self.counters(Metric.JOBS_ACCEPTED):
             accepted[counter.pipeline] = accepted.get(counter.pipeline, 0) + counter.value
         there: dict[str, float] = {}
-        for (pipeline, _), jobs in self.states().items():
+        for (name, _), jobs in self.states().items():
+            pipeline = labels.pipeline(name)
             there[pipeline] = there.get(pipeline, 0) + jobs
         for counter in self.counters(Metric.LEDGER_JOBS):
             if counter.a == State.FORGOTTEN:
@@ -151,12 +165,15 @@ class SqliteReader:
                 yield Imbalance(pipeline, "accepted", accepted.get(pipeline, 0), there.get(pipeline, 0))
 
     def _parked_out_of_balance(self) -> Iterator[Imbalance]:
-        rows = {tuple(key): jobs for *key, jobs in self._ask(SQL["parked_rows"])}
+        labels = self.labels()
+        rows = Counter[tuple[str, ...]]()
+        for pipeline, model, error_class, reason, jobs in self._ask(SQL["parked_rows"]):
+            rows[*labels.pair(pipeline, model), error_class, reason] += jobs
         counted = {tuple(c[1:5]): c.value for c in self.counters(Metric.PARKED_NOW)}
         for key in sorted(rows.keys() | counted.keys()):
-            if counted.get(key, 0) != rows.get(key, 0):
+            if counted.get(key, 0) != rows[key]:
                 pipeline, _, error_class, _ = key
-                yield Imbalance(pipeline, f"parked_now {error_class}", counted.get(key, 0), rows.get(key, 0))
+                yield Imbalance(pipeline, f"parked_now {error_class}", counted.get(key, 0), rows[key])
 
     def _impossible_rows(self, what: str, sql: str) -> Iterator[Imbalance]:
         ids: dict[str, list[str]] = {}

@@ -12,7 +12,8 @@ from typing import Any, Final
 from parked.job import State
 from parked.ledger import operations as op
 from parked.ledger.books import SET_BY_THE_LATEST, Books
-from parked.ledger.codec import Body
+from parked.ledger.codec import ERASED, Body
+from parked.ledger.labels import Labels
 from parked.ledger.moves import AttemptState, Change
 from parked.ledger.operations import JobRow, OwnerFacts, OwnerRow
 from parked.ledger.sqlite_file import connect, explain, patiently
@@ -85,6 +86,7 @@ class SqliteStore(Books):
         self._checkpoint_now_and_then()
 
     def rollback(self) -> None:
+        self.labels = Labels()
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
@@ -97,10 +99,11 @@ class SqliteStore(Books):
         return explain(exc, self._path)
 
     def _write_counters(self) -> None:
+        tally = self.counted()
         added: list[dict[str, Any]] = []
         placed: list[dict[str, Any]] = []
         # In the order of the key, so that no two writers of another database wait for each other in a circle.
-        for key, value in sorted(self.tally.values.items()):
+        for key, value in sorted(tally.values.items()):
             metric, pipeline, model, a, b = key
             values = {
                 "metric": metric, "pipeline": pipeline, "model": model, "a": a, "b": b, "value": value, "now": self.now
@@ -108,7 +111,7 @@ class SqliteStore(Books):
             if metric in SET_BY_THE_LATEST:
                 placed.append(values)
                 continue
-            move = self.tally.examples.get(key)
+            move = tally.examples.get(key)
             if move is None:
                 values |= {"trace_id": None, "span_id": None, "example_value": None, "example_at": None}
             else:
@@ -216,6 +219,18 @@ class SqliteStore(Books):
         }  # fmt: skip
         return list(self._jobs(SQL["next_in_line" if claim.pipeline is None else "next_in_line_of_pipeline"], values))
 
+    def mend_payloads(self, mends: Sequence[tuple[JobRow, op.Mend]]) -> None:
+        values = [
+            {
+                "job": job.id, "revision": job.revision, "model": row.model, "note": row.note, "now": self.now,
+                "codec": row.payload and row.payload.codec, "key_id": row.payload and row.payload.key_id,
+                "body": row.payload and row.payload.data,
+            }
+            for job, row in mends
+        ]  # fmt: skip
+        self._connection.executemany(SQL["mend_payload"], values)
+        self._connection.executemany(SQL["mend_job"], values)
+
     def payloads(self, ids: Sequence[int]) -> dict[int, Body]:
         return {id: Body(*self._one(SQL["payload"], {"id": id})) for id in ids}
 
@@ -298,6 +313,14 @@ class SqliteStore(Books):
                 if change.answer is not None
             ),
         )  # fmt: skip
+
+    def erase_texts(self, why: Mapping[int, str]) -> None:
+        erased = [{"job": job, "why": said, "codec": ERASED, "now": self.now} for job, said in why.items()]
+        for statement in ("erase_payloads", "erase_answer", "erase_messages", "note_erasure"):
+            self._connection.executemany(SQL[statement], erased)
+
+    def counted_pairs(self) -> list[tuple[str, str]]:
+        return self._connection.execute(SQL["counted_pairs"]).fetchall()
 
     # --- what isn't about jobs ---
 

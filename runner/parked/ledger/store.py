@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from parked.job import State
 from parked.ledger import operations as op
 from parked.ledger.codec import Body
+from parked.ledger.labels import Labels
 from parked.ledger.operations import JobRow, OwnerRow
 
 
@@ -37,6 +38,8 @@ class Store(Protocol):
     def release(self, rows: Sequence[op.Release]) -> Sequence[JobRow | Exception]: ...
     def discard(self, rows: Sequence[op.Discard]) -> Sequence[JobRow | Exception]: ...
     def restore(self, rows: Sequence[op.Restore]) -> Sequence[JobRow | Exception]: ...
+    def mend(self, rows: Sequence[op.Mend]) -> Sequence[JobRow | Exception]: ...
+    def erase(self, rows: Sequence[op.Erase]) -> Sequence[JobRow | Exception]: ...
     def hand_out(self, rows: Sequence[op.HandOut]) -> Sequence[None]: ...
     def register(self, rows: Sequence[op.Register]) -> Sequence[int]: ...
     def beat(self, rows: Sequence[op.Beat]) -> Sequence[op.Beats]: ...
@@ -91,6 +94,8 @@ class AttemptRow(NamedTuple):
     response_id: str | None
     trace_id: str | None
     span_id: str | None
+    revision: int  # of the payload that was sent; 0: as it was accepted
+    model: str | None  # that was called; None: the job's own
 
 
 class AnswerRow(NamedTuple):
@@ -100,8 +105,18 @@ class AnswerRow(NamedTuple):
     handed_out_at: float | None
 
 
+class Erasure(NamedTuple):
+    """That a job's texts were removed for good."""
+
+    at: float
+    why: str
+
+
 class CounterRow(NamedTuple):
-    """One label set of one family (`counters.py` says what `a` and `b` mean), summed over slots."""
+    """One label set of one family (`counters.py` says what `a` and `b` mean), summed over slots.
+
+    `pipeline` and `model` are what a job counts under (`Reader.labels`).
+    """
 
     metric: str
     pipeline: str
@@ -126,6 +141,14 @@ class Cause(NamedTuple):
     first_parked_at: float
     last_parked_at: float
     example: JobRow
+
+
+class Sent(NamedTuple):
+    """What a job sends: as it was accepted, or as it was mended for its replays."""
+
+    row: JobRow
+    payload: Body
+    model: str | None  # None: the job's own
 
 
 class Imbalance(NamedTuple):
@@ -155,7 +178,7 @@ class Reader(Protocol):
     def count(self, filters: Filters, *, states: Sequence[State]) -> int: ...
     def causes(self, filters: Filters) -> list[Cause]: ...
     def payload(self, id: int) -> Body: ...
-    def jobs_with_payloads(self, ids: Sequence[int]) -> list[tuple[JobRow, Body]]:
+    def jobs_with_payloads(self, ids: Sequence[int]) -> list[Sent]:
         """Those of these jobs that there are, in order of place."""
         ...
 
@@ -164,7 +187,7 @@ class Reader(Protocol):
         ...
 
     def answer_bodies(self, ids: Sequence[int]) -> dict[int, Body]:
-        """The answers of those of these jobs that have one."""
+        """The answers of those of these jobs that have one; no erased ones, here and below."""
         ...
 
     def answer(self, id: int) -> AnswerRow | None: ...
@@ -172,6 +195,7 @@ class Reader(Protocol):
         """By the time they were answered; `since` and `until` of the filters mean that time here."""
         ...
 
+    def erasure(self, id: int) -> Erasure | None: ...
     def attempts(self, id: int) -> list[AttemptRow]: ...
     def counters(self, *metrics: str) -> list[CounterRow]:
         """All label sets of these families; of all families if none is named."""
@@ -179,6 +203,10 @@ class Reader(Protocol):
 
     def oldest(self, state: State) -> dict[tuple[str, str], float]:
         """When the oldest job came into that state: {(pipeline, error class or ''): epoch seconds}; a look-up each."""
+        ...
+
+    def labels(self) -> Labels:
+        """What jobs count under."""
         ...
 
     def states(self) -> dict[tuple[str, State], int]:

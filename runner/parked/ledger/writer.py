@@ -36,6 +36,8 @@ METHODS: Final[dict[type, str]] = {
     op.Release: "release",
     op.Discard: "discard",
     op.Restore: "restore",
+    op.Mend: "mend",
+    op.Erase: "erase",
     op.HandOut: "hand_out",
     op.Register: "register",
     op.Beat: "beat",
@@ -354,7 +356,9 @@ def subject(operation: Operation) -> Hashable:
     match operation:
         case op.Accept() | op.TakeOver():
             return (operation.pipeline, operation.batch, operation.job_id)
-        case op.Start() | op.Answer() | op.Park() | op.Retried() | op.Release() | op.Discard() | op.Restore():
+        case op.Start() | op.Answer() | op.Park() | op.Retried() | op.Release():
+            return operation.id
+        case op.Discard() | op.Restore() | op.Erase() | op.Mend():
             return operation.id
         case _:
             return None
@@ -387,6 +391,8 @@ def _body_bytes(operation: Operation) -> int:
     match operation:
         case op.Accept() | op.TakeOver():
             return len(operation.payload.data)
+        case op.Mend():
+            return len(operation.payload.data) if operation.payload else 0
         case op.Answer():
             return len(operation.answer.data)
         case _:

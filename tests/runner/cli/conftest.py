@@ -12,6 +12,7 @@ from parked.cli import main
 from parked.ledger import Ledger, open_ledger
 from parked.ledger import operations as op
 from parked.ledger.codec import encode, identity
+from parked.simulator import Simulator
 from parked.verdict import MEANINGS, Reason
 
 
@@ -113,3 +114,12 @@ def shell() -> Callable[[str], subprocess.CompletedProcess[str]]:
         return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
 
     return run
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Simulator]:
+    """The simulator, where the SDK looks for the API."""
+    with Simulator() as simulator:
+        monkeypatch.setenv("GEMINI_API_KEY", "k")
+        monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", simulator.url)
+        yield simulator

@@ -208,6 +208,10 @@ def test_the_documentation_names_every_field_of_the_json(parked, story):
     story.answered("b", answer="42")
     story.pending("c")
 
-    for words in (["list"], ["show", "a", "--payload", "--answer"], ["answers"], ["summary"], ["audit"]):
+    for words in (
+        ["list"], ["causes"], ["show", "a", "--payload", "--answer"], ["answers"], ["summary"], ["classify", "429"],
+        ["audit"], ["discard", "--all", "--reason", "r"], ["discard", "--all", "--reason", "r", "--apply"],
+        ["erase", "--all", "--reason", "r", "--apply"], ["restore", "a"],
+    ):  # fmt: skip
         for field in re.findall(r'"(\w+)":', parked(*words, "--json").out):
             assert f"`{field}`" in page

@@ -138,7 +138,7 @@ def test_show_tells_all_of_a_parked_job(parked, story):
         "overloaded (retryable, fault of the model)",
         "rule http.test",
         "trace 0af7651916cd43dd8448eb211c80319c",
-        "The model is overloaded.\\n\\x1b[31mTry later",
+        "    The model is overloaded.\n    \\x1b[31mTry later\n",
     ):
         assert part in said.out
 

@@ -10,17 +10,8 @@ from parked.job import State
 from parked.ledger import open_ledger
 from parked.ledger import operations as op
 from parked.ledger.store import Filters
-from parked.simulator import Simulator
 from parked.simulator import replies as reply
 from parked.verdict import Reason
-
-
-@pytest.fixture
-def api(monkeypatch):
-    with Simulator() as simulator:
-        monkeypatch.setenv("GEMINI_API_KEY", "k")
-        monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", simulator.url)
-        yield simulator
 
 
 @pytest.fixture
@@ -55,11 +46,10 @@ def test_without_apply_it_only_says_what_would_run(parked, night, url):
 
     assert said.status == 0
     assert len(night.requests) == calls
-    assert said.out.splitlines()[:3] == [
-        "JOBS  CLASS                     REASON",
-        "3     exhausted:503             overloaded",
-        "1     permanent:prompt_blocked  prompt_blocked",
-    ]
+    head, overloaded, refused = said.out.splitlines()[:3]
+    assert head.split() == ["JOBS", "CLASS", "REASON", "CAUSE"]
+    assert overloaded.split()[:3] == ["3", "exhausted:503", "overloaded"]
+    assert refused.split()[:3] == ["1", "permanent:prompt_blocked", "prompt_blocked"]
     assert said.err.splitlines()[-1] == (
         "would replay 4 jobs; nothing was called. To do it: parked replay --all --apply"
     )
@@ -188,3 +178,126 @@ def test_a_replay_where_there_is_no_ledger_names_the_path(parked, api, tmp_path)
     assert said.status == 3
     assert f"{tmp_path}/none.db" in said.err
     assert not (tmp_path / "none.db").exists()
+
+
+# --- canaries, rate, mended payloads, another model --------------------------------------------------------------
+
+
+@pytest.fixture
+def outage(parked, api, tmp_path):
+    """A night in which ten jobs are parked as overloaded, and ten for a field that the API doesn't know."""
+    file = tmp_path / "many.jsonl"
+    prompts = [f"busy {n}" for n in range(10)] + [f"field {n}" for n in range(10)]
+    lines = [{"job_id": text.replace(" ", "-"), "model": "m", "payload": {"contents": text}} for text in prompts]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def rule(request):
+        return reply.overloaded() if request.text.startswith("busy") else reply.invalid_request()
+
+    api.answers(rule)
+    assert parked("run", str(file), "--out", str(tmp_path / "o"), "--max-attempts", "1").status == 1
+    return api
+
+
+def test_a_cause_whose_canaries_fail_costs_three_calls_and_the_others_go_on(parked, outage, url):
+    outage.answers(lambda request: reply.invalid_request() if request.text.startswith("field") else None)
+    calls = len(outage.requests)
+
+    said = parked("replay", "--all", "--apply")
+
+    assert len(outage.requests) - calls == 10 + 3
+    assert len(in_state(url, State.RECOVERED)) == 10
+    assert "left 7 jobs: no canary of their cause recovered (--canary 0 tries them all)" in said.err
+    assert said.err.splitlines()[-2] == "13 jobs replayed: 10 recovered, 3 parked again"
+    assert said.status == 1
+
+
+def test_without_canaries_all_are_tried(parked, outage):
+    calls = len(outage.requests)
+
+    parked("replay", "--class", "permanent:400", "--canary", "0", "--apply")
+
+    assert len(outage.requests) - calls == 10
+
+
+def test_a_rate_spaces_the_calls(parked, outage, url):
+    outage.answers(None)
+    calls = len(outage.requests)
+
+    parked("replay", "--class", "exhausted:503", "--rate", "40/s", "--apply")
+
+    at = [request.at for request in outage.requests[calls:]]
+    rounds = (at[:3], at[3:])  # canaries, and the others
+    for moments in rounds:
+        assert moments[-1] - moments[0] >= (len(moments) - 1) / 40 * 0.9
+
+
+def test_mended_payloads_are_sent_and_what_was_accepted_stays(parked, outage, url, tmp_path):
+    outage.answers(None)
+    mended = tmp_path / "mended.jsonl"
+    lines = [{"job_id": f"field-{n}", "payload": {"contents": f"mended {n}"}} for n in range(9)]
+    mended.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    said = parked("replay", "--class", "permanent:400", "--payload", str(mended), "--apply")
+    shown = json.loads(parked("show", "field-0", "--payload", "--json").out)
+    again = parked("run", str(tmp_path / "many.jsonl"), "--out", str(tmp_path / "o"))
+
+    assert "left 1 job: the file of --payload has none for it" in said.err
+    assert sum(request.text.startswith("mended") for request in outage.requests) == 9
+    assert shown["payload"] == {"contents": "mended 0"}
+    assert [attempt["revision"] for attempt in shown["attempts"]] == [0, 1]
+    assert "conflict" not in again.err
+    assert again.err.splitlines()[-1].endswith("11 parked before")
+
+
+def test_the_payload_of_a_single_job_can_be_given_by_itself(parked, outage, url, tmp_path):
+    outage.answers(None)
+    (tmp_path / "one.json").write_text(json.dumps({"contents": "mended"}, indent=2))
+
+    said = parked("replay", "--job", "field-3", "--payload", str(tmp_path / "one.json"), "--apply")
+    for_many = parked("replay", "--all", "--payload", str(tmp_path / "one.json"), "--apply")
+
+    assert "1 job replayed: 1 recovered" in said.err
+    assert outage.requests[-1].text == "mended"
+    assert (for_many.status, "--job" in for_many.err) == (2, True)
+
+
+def test_a_mended_payload_that_cannot_be_sent_leaves_its_job_as_it_is(parked, outage, url, tmp_path):
+    (tmp_path / "one.json").write_text(json.dumps({"contents": "x", "config": {"http_options": {}}}))
+    calls = len(outage.requests)
+
+    said = parked("replay", "--job", "field-3", "--payload", str(tmp_path / "one.json"), "--apply")
+
+    assert "http_options" in said.err
+    assert len(outage.requests) == calls
+    assert "field-3" in in_state(url, State.PARKED)
+
+
+def test_another_model_is_called_and_the_history_says_so(parked, outage, url):
+    outage.answers(lambda request: None if request.model == "m-2" else reply.overloaded())
+
+    parked("replay", "--class", "exhausted:503", "--to-model", "m-2", "--apply")
+    shown = json.loads(parked("show", "busy-0", "--json").out)
+
+    assert len(in_state(url, State.RECOVERED)) == 10
+    assert shown["job"]["model"] == "m"
+    assert [attempt["model"] for attempt in shown["attempts"]] == [None, "m-2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--rate", "fast"], "--rate"),
+        (["--rate", "0/s"], "--rate"),
+        (["--canary", "-1"], "--canary"),
+        (["--payload", "missing.jsonl"], "missing.jsonl"),
+        (["--to-model", ""], "--to-model"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_flags_of_a_replay_that_make_no_sense_are_one_sentence(parked, night, words, says):
+    said = parked("replay", *words)
+
+    assert said.status == 2
+    assert says in said.err
+    assert len(said.err.splitlines()) == 1

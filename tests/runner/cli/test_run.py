@@ -16,17 +16,7 @@ import pytest
 from parked.job import State
 from parked.ledger import open_ledger
 from parked.ledger.store import Filters
-from parked.simulator import Simulator
 from parked.simulator import replies as reply
-
-
-@pytest.fixture
-def api(monkeypatch):
-    """The simulator, where the SDK looks for the API."""
-    with Simulator() as simulator:
-        monkeypatch.setenv("GEMINI_API_KEY", "k")
-        monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", simulator.url)
-        yield simulator
 
 
 @pytest.fixture

@@ -127,7 +127,7 @@ def test_payloads_answers_and_identities_are_read_by_the_page(desk, ledger):
 
     with ledger.ask() as reader:
         pages = reader.jobs_with_payloads([two.id, one.id, 99])
-        assert [(row.id, body.data) for row, body in pages] == [(one.id, b'{"n":0}'), (two.id, b'{"n":1}')]
+        assert [(sent.row.id, sent.payload.data) for sent in pages] == [(one.id, b'{"n":0}'), (two.id, b'{"n":1}')]
         assert {id: codec.decode(body) for id, body in reader.answer_bodies([one.id, two.id]).items()} == {one.id: "42"}
         assert reader.identities("captions", "", ["j0", "j1", "j9"]) == {
             "j0": codec.identity({"n": 0}),

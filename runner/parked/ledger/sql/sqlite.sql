@@ -6,7 +6,7 @@
 jobs.id, jobs.pipeline, jobs.batch, jobs.job_id, jobs.model, jobs.state, jobs.came_from, jobs.error_class, jobs.reason,
 jobs.kind, jobs.scope, jobs.fingerprint, jobs.calls, jobs.strikes, jobs.replays, jobs.not_before, jobs.place,
 jobs.caller, jobs.checker, jobs.accepted_at, jobs.started_at, jobs.parked_at, jobs.finished_at, jobs.owner_id,
-jobs.replay_id, jobs.trace_id, jobs.span_id, jobs.note, jobs.payload_hash, jobs.revision
+jobs.replay_id, jobs.trace_id, jobs.span_id, jobs.note, jobs.payload_hash, jobs.revision, jobs.erased_at
 
 -- name: owner
 -- The columns of an OwnerRow, its facts first.
@@ -42,6 +42,17 @@ ON CONFLICT (job_id, pipeline, batch) DO NOTHING;
 -- Store what was accepted.
 INSERT INTO payloads (job, revision, codec, key_id, body, stored_at)
 VALUES (:job, 0, :codec, :key_id, :body, :now);
+
+-- name: mend_payload
+-- Store the next revision of what a job sends: another payload, another model, or both.
+INSERT INTO payloads (job, revision, model, codec, key_id, body, stored_at, note)
+SELECT job, revision + 1, coalesce(:model, model), coalesce(:codec, codec),
+       CASE WHEN :codec IS NULL THEN key_id ELSE :key_id END, coalesce(:body, body), :now, :note
+  FROM payloads WHERE job = :job AND revision = :revision;
+
+-- name: mend_job
+-- Let a parked job send its next revision.
+UPDATE jobs SET revision = :revision + 1 WHERE id = :job AND state = 'parked' AND revision = :revision;
 
 -- name: job_by_key
 -- The job of this pipeline, batch and job id.
@@ -128,7 +139,28 @@ SELECT 1 FROM answers WHERE job = :job;
 UPDATE answers SET handed_out_at = :now WHERE job = :job AND handed_out_at IS NULL;
 
 
+-- name: erase_payloads
+-- Empty what a job sends, mended payloads too. The first says why.
+UPDATE payloads
+   SET codec = :codec, key_id = NULL, body = x'', note = CASE revision WHEN 0 THEN :why ELSE note END
+ WHERE job = :job;
+
+-- name: erase_answer
+-- No row: it has none.
+UPDATE answers SET codec = :codec, key_id = NULL, body = x'', delivery_fault = NULL WHERE job = :job;
+
+-- name: erase_messages
+UPDATE attempts SET message = '' WHERE job = :job;
+
+-- name: note_erasure
+UPDATE jobs SET erased_at = :now WHERE id = :job;
+
+
 -- ==== counters ====
+
+-- name: counted_pairs
+-- What jobs count under: a pair of pipeline and model is let in with its first count.
+SELECT DISTINCT pipeline, model FROM counters WHERE metric = 'jobs_accepted';
 
 -- name: count
 -- Add to a label set; it begins with its first move.
@@ -291,6 +323,9 @@ answered_at < :until
 -- name: where_new
 handed_out_at IS NULL
 
+-- name: where_kept
+answers.codec <> 'erased'
+
 -- name: where_answered
 state IN ('succeeded', 'recovered')
 
@@ -321,46 +356,37 @@ GROUP BY fingerprint, error_class, reason ORDER BY count(*) DESC, max(parked_at)
 SELECT {job}, answers.codec, answers.key_id, answers.body, answers.answered_at, answers.handed_out_at
   FROM answers JOIN jobs ON jobs.id = answers.job
 
--- name: jobs_with_payloads
--- Jobs and what they send, in order of place.
-SELECT {job}, payloads.codec, payloads.key_id, payloads.body
-  FROM jobs JOIN payloads ON payloads.job = jobs.id AND payloads.revision = jobs.revision
- WHERE jobs.id IN (SELECT value FROM json_each(:ids)) ORDER BY place, jobs.id;
-
--- name: identities
--- The payload hashes of the jobs that are known.
-SELECT job_id, payload_hash FROM jobs
- WHERE job_id IN (SELECT value FROM json_each(:job_ids)) AND pipeline = :pipeline AND batch = :batch;
-
--- name: answer_bodies
--- The answers of the jobs that have one.
-SELECT answers.job, answers.codec, answers.key_id, answers.body FROM answers JOIN jobs ON jobs.id = answers.job
- WHERE answers.job IN (SELECT value FROM json_each(:ids)) AND {where_answered};
-
 -- name: where_id
 jobs.id = :id
 
 -- name: jobs_with_payloads
 -- Jobs by their ids, in order of place, and what each sends.
-SELECT {job}, payloads.codec, payloads.key_id, payloads.body
+SELECT {job}, payloads.codec, payloads.key_id, payloads.body, payloads.model
   FROM jobs JOIN payloads ON payloads.job = jobs.id AND payloads.revision = jobs.revision
  WHERE jobs.id IN (SELECT value FROM json_each(:ids)) ORDER BY jobs.place, jobs.id;
 
 -- name: answer_bodies
 -- The answers of jobs by their ids.
--- No row: that job has none.
-SELECT job, codec, key_id, body FROM answers WHERE job IN (SELECT value FROM json_each(:ids));
+-- No row: that job has none, or it was erased.
+SELECT job, codec, key_id, body FROM answers WHERE job IN (SELECT value FROM json_each(:ids)) AND {where_kept};
 
 -- name: identities
 -- By which payload the known ones of these job ids go.
 SELECT job_id, payload_hash FROM jobs
  WHERE pipeline = :pipeline AND batch = :batch AND job_id IN (SELECT value FROM json_each(:job_ids));
 
+-- name: erasure
+-- No row: its texts were not erased.
+SELECT erased_at, payloads.note FROM jobs JOIN payloads ON payloads.job = jobs.id AND payloads.revision = 0
+ WHERE jobs.id = :id AND erased_at IS NOT NULL;
+
 -- name: attempts
 -- A job's attempts in order, as AttemptRow.
 SELECT number, replay_id, owner_id, strike, started_at, ended_at, duration_s, answered, interrupted, kind, reason, scope,
-       status, rule, fingerprint, quota_id, message, retry_after_s, tokens_in, tokens_out, response_id, trace_id, span_id
-  FROM attempts WHERE job = :id ORDER BY number;
+       status, rule, fingerprint, quota_id, message, retry_after_s, tokens_in, tokens_out, response_id, trace_id, span_id,
+       attempts.revision, payloads.model
+  FROM attempts LEFT JOIN payloads ON payloads.job = attempts.job AND payloads.revision = attempts.revision
+ WHERE attempts.job = :id ORDER BY number;
 
 -- name: counters
 -- The label sets of these families, as CounterRow. SQLite has one slot.
@@ -371,19 +397,40 @@ SELECT metric, pipeline, model, a, b, value, first_at, trace_id, span_id, exampl
 SELECT metric, pipeline, model, a, b, value, first_at, trace_id, span_id, example_value, example_at FROM counters;
 
 -- name: oldest_parked
--- One indexed look-up per label set.
-SELECT pipeline, a, (
-    SELECT min(parked_at) FROM jobs
-     WHERE state = 'parked' AND jobs.pipeline = sets.pipeline AND error_class = sets.a
-  ) FROM (SELECT DISTINCT pipeline, a FROM counters WHERE metric = 'parked_now' AND value > 0) AS sets;
+-- The first of each pipeline and class in the order of an index, each found from the one before in one look-up. The
+-- index is named, since the planner can't know that one row is all that is asked of it.
+WITH RECURSIVE firsts (id) AS (
+    SELECT (SELECT id FROM jobs INDEXED BY jobs_parked_class WHERE state = 'parked' ORDER BY pipeline, error_class, parked_at LIMIT 1)
+    UNION ALL
+    SELECT (
+        SELECT id FROM jobs INDEXED BY jobs_parked_class
+         WHERE state = 'parked' AND (pipeline, error_class) > (this.pipeline, this.error_class)
+         ORDER BY pipeline, error_class, parked_at LIMIT 1
+    ) FROM firsts JOIN jobs AS this ON this.id = firsts.id
+)
+SELECT pipeline, error_class, parked_at FROM firsts JOIN jobs ON jobs.id = firsts.id;
 
 -- name: oldest_pending
-SELECT pipeline, '', (SELECT min(accepted_at) FROM jobs WHERE state = 'pending' AND jobs.pipeline = sets.pipeline)
-  FROM counters AS sets WHERE metric = 'ledger_jobs' AND a = 'pending' AND value > 0;
+WITH RECURSIVE firsts (id) AS (
+    SELECT (SELECT id FROM jobs INDEXED BY jobs_pending WHERE state = 'pending' ORDER BY pipeline, accepted_at LIMIT 1)
+    UNION ALL
+    SELECT (
+        SELECT id FROM jobs INDEXED BY jobs_pending
+         WHERE state = 'pending' AND pipeline > this.pipeline ORDER BY pipeline, accepted_at LIMIT 1
+    ) FROM firsts JOIN jobs AS this ON this.id = firsts.id
+)
+SELECT pipeline, '', accepted_at FROM firsts JOIN jobs ON jobs.id = firsts.id;
 
 -- name: oldest_running
-SELECT pipeline, '', (SELECT min(started_at) FROM jobs WHERE state = 'running' AND jobs.pipeline = sets.pipeline)
-  FROM counters AS sets WHERE metric = 'ledger_jobs' AND a = 'running' AND value > 0;
+WITH RECURSIVE firsts (id) AS (
+    SELECT (SELECT id FROM jobs INDEXED BY jobs_running WHERE state = 'running' ORDER BY pipeline, started_at LIMIT 1)
+    UNION ALL
+    SELECT (
+        SELECT id FROM jobs INDEXED BY jobs_running
+         WHERE state = 'running' AND pipeline > this.pipeline ORDER BY pipeline, started_at LIMIT 1
+    ) FROM firsts JOIN jobs AS this ON this.id = firsts.id
+)
+SELECT pipeline, '', started_at FROM firsts JOIN jobs ON jobs.id = firsts.id;
 
 -- name: states
 -- Rows by pipeline and state, over a covering index.

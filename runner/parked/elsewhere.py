@@ -1,0 +1,78 @@
+"""Jobs that failed outside of parked: what is known of them, as the operation that takes them over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from parked.fingerprint import fingerprint
+from parked.job import Job
+from parked.judge import classify_http_error
+from parked.ledger.codec import encode, identity
+from parked.ledger.operations import Closing, TakeOver
+from parked.verdict import MEANINGS, Disposition, Kind, Reason, Verdict
+
+RULE: Final = "elsewhere.class"  # of a failure that nothing but its class and message tell of
+
+
+@dataclass(frozen=True, slots=True)
+class FailedElsewhere:
+    """A job with the class it was put away under, what was said, and how often it was called."""
+
+    job: Job
+    error_class: str | None  # None: it is to be found from the message
+    message: str
+    attempts: int
+    parked_at: float | None = None  # epoch seconds; None: nobody knows
+
+
+def take_over(
+    failed: FailedElsewhere, *, pipeline: str, batch: str = "", caller: str = "", anew: bool = True
+) -> TakeOver:
+    """Return the operation that parks a job under the class that it had.
+
+    Raises:
+        InvalidJob: its payload is no JSON value.
+    """
+    verdict = _verdict(failed.error_class or "", failed.message)
+    error_class = failed.error_class
+    if error_class is None:
+        permanent = verdict.kind is Kind.PERMANENT
+        error_class = verdict.error_class(Disposition.PERMANENT if permanent else Disposition.EXHAUSTED)
+    payload = encode(failed.job.payload)
+    return TakeOver(
+        pipeline,
+        batch,
+        failed.job.job_id,
+        failed.job.model,
+        payload,
+        identity(failed.job.payload),
+        error_class,
+        Closing.of(verdict),
+        calls=failed.attempts,
+        caller=caller,
+        parked_at=failed.parked_at,
+        anew=anew,
+    )
+
+
+def _verdict(error_class: str, message: str) -> Verdict:
+    """What a failure means that was judged elsewhere: by the status or the reason in its class, else by its message."""
+    code = error_class.rpartition(":")[2]
+    if code.isascii() and code.isdecimal():
+        return classify_http_error(int(code), message)
+    told = classify_http_error(0, message)
+    reason = Reason(code) if code in set(Reason) else told.reason if not error_class else Reason.UNCLASSIFIED
+    assert reason is not None
+    meaning = MEANINGS[reason]
+    return replace(
+        told,
+        rule=RULE,
+        kind=meaning.kind,
+        reason=reason,
+        scope=meaning.scope,
+        status=None,
+        fingerprint=fingerprint(
+            rule=RULE, reason=reason, status=None, quota_id=told.quota_id, finish_reason=None, message=told.message
+        ),
+    )

@@ -1,0 +1,70 @@
+"""The rules for people: each by its name, what it looks at in words, and what follows."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from parked import rules
+from parked.answers import TRUNCATED, WHOLE
+from parked.rules import ExceptionRule, HttpRule, ShapeRule, ValueRule
+from parked.verdict import MEANINGS, Kind, Reason, Scope
+
+Rule = HttpRule | ExceptionRule | ValueRule | ShapeRule
+
+TABLES: Final[tuple[tuple[str, tuple[Rule, ...]], ...]] = (
+    ("An error of the API (HTTP, an `error` object, a row of a batch)", rules.HTTP_RULES),
+    ("A block reason of the prompt", rules.BLOCK_RULES),
+    ("A finish reason of an answer other than STOP", rules.FINISH_RULES),
+    ("The shape of an answer", tuple(rules.SHAPE_RULES.values())),
+    ("An exception, or one that it was raised from", (*rules.EXCEPTION_RULES, rules.EXCEPTION_FALLBACK)),
+    ("A request for which a batch gave nothing, by the state of the batch", rules.BATCH_STATE_RULES),
+)
+SUCCESSES: Final = {
+    WHOLE: "every candidate stopped by STOP with content of the kind that was asked for",
+    TRUNCATED: "text that stopped at the output token limit, where that is allowed",
+}
+_QUOTAS: Final = {
+    "zero": "a quota with the limit 0",
+    "day": "a quota per day",
+    "named": "any quota that is named",
+    "": "",
+}
+
+
+def rules_named(name: str) -> tuple[Rule, ...]:
+    """Return the rows of that name, of which one has decided; none for a success."""
+    return tuple(rule for _, table in TABLES for rule in table if rule.name == name)
+
+
+def evidence_text(rule: Rule) -> str:
+    """Return what a rule looks at, as Markdown: names and patterns stand in backticks."""
+    if isinstance(rule, ShapeRule):
+        return rule.evidence
+    if isinstance(rule, ValueRule):
+        return _codes(rule.values) or "every other value, also one that this version doesn't know"
+    text = f"the text `{rule.text}`" if rule.text else ""
+    if isinstance(rule, ExceptionRule):
+        return "; ".join(filter(None, (_codes(rule.names), text)))
+    parts = (
+        f"status {', '.join(map(str, rule.statuses))}" if rule.statuses else "",
+        f"`error.status` {_codes(rule.canonical)}" if rule.canonical else "",
+        f"`ErrorInfo.reason` {_codes(rule.infos)}" if rule.infos else "",
+        _QUOTAS[rule.quota],
+        text,
+    )
+    return "; ".join(filter(None, parts)) or "every other error"
+
+
+def what_parked_does(reason: Reason) -> str:
+    meaning = MEANINGS[reason]
+    if meaning.kind is Kind.UNKNOWN:
+        return "tries at most twice, then parks"
+    if meaning.kind is Kind.PERMANENT:
+        return "parks at once" if meaning.scope is Scope.JOB else "parks at once; more jobs would fail alike"
+    if reason is Reason.DAILY_QUOTA_EXHAUSTED:
+        return "retries up to max_attempts; a parked one is not replayed before midnight Pacific time"
+    return "retries up to max_attempts, then parks"
+
+
+def _codes(words: tuple[str, ...]) -> str:
+    return ", ".join(f"`{word}`" for word in words)

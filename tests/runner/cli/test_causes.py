@@ -1,0 +1,82 @@
+"""`parked causes`: many parked jobs as few causes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from parked.ledger import operations as op
+from parked.verdict import Reason
+
+
+@pytest.fixture
+def night(story):
+    """Three jobs that were overloaded and one that was refused."""
+    for number in range(3):
+        story.parked(f"img-{number}", pipeline="captions")
+    story.parked(
+        "odd",
+        pipeline="captions",
+        batch="2026-03-02",
+        error_class="permanent:400",
+        reason=Reason.INVALID_REQUEST,
+        fingerprint="f400",
+        message="Unknown name [removed]",
+    )
+    story.answered("fine", pipeline="captions")
+    return story
+
+
+def test_jobs_of_one_cause_are_one_entry_largest_first(parked, night):
+    said = parked("causes")
+
+    lines = said.out.splitlines()
+    assert said.status == 0
+    assert lines[0].startswith("3 jobs  exhausted:503  overloaded  [f503]  2")
+    assert lines[1] == "  e.g. captions/img-2: The model is overloaded."
+    assert lines[3] == "  what to do: replay once it has passed; switch model if it lasts"
+    assert lines[4] == "  next: parked replay --fingerprint f503"
+    assert lines[5].startswith("1 job  permanent:400  invalid_request  [f400]")
+    assert lines[6] == "  e.g. captions/2026-03-02/odd: Unknown name [removed]"
+    assert said.err == "4 parked jobs, 2 causes\n"
+
+
+def test_json_has_the_same(parked, night):
+    told = json.loads(parked("causes", "--json", "--reason", "invalid_request").out)
+
+    (cause,) = told["causes"]
+    assert told["total"] == 1
+    assert (cause["fingerprint"], cause["jobs"], cause["kind"]) == ("f400", 1, "permanent")
+    assert cause["first_parked_at"] <= cause["last_parked_at"]
+    assert cause["example"] == {"job_id": "odd", "pipeline": "captions", "batch": "2026-03-02"}
+    assert cause["message"] == "Unknown name [removed]"
+    assert cause["remedy"].startswith("fix input or code")
+
+
+def test_the_next_command_keeps_the_other_filters(parked, night):
+    said = parked("causes", "--pipeline", "captions", "--class", "exhausted:*", "--since", "2h")
+
+    assert "next: parked replay --pipeline captions --class 'exhausted:*' --fingerprint f503 --since 2h" in said.out
+
+
+def test_an_orphan_has_no_fingerprint_and_is_chosen_by_its_class(parked, story):
+    story.running("lost")
+    story.ledger.record(op.Leave(story.ledger.owner_id))
+
+    said = parked("causes")
+
+    assert said.out.startswith("1 job  orphaned:maybe_sent  maybe_sent  [-]")
+    assert "next: parked replay --class orphaned:maybe_sent" in said.out
+
+
+def test_more_causes_than_are_shown_are_said(parked, night):
+    said = parked("causes", "--limit", "1")
+
+    assert said.out.count("next:") == 1
+    assert said.err == "4 parked jobs, 2 causes; --limit 2 shows all\n"
+
+
+def test_nothing_parked_is_said(parked, story):
+    assert parked("causes").err.startswith("no parked job in sqlite:////")
+    assert json.loads(parked("causes", "--json").out)["causes"] == []
