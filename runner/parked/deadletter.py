@@ -132,7 +132,11 @@ class _Article(Running):
 
     def rules(self, *, alone: bool) -> Rules:
         return Rules(
-            judge=self._judge, heed=lambda model, verdict: None, strikes=lambda verdict: True, decide=self._decide
+            judge=self._judge,
+            has_check=False,
+            heed=lambda model, verdict: None,
+            strikes=lambda verdict: True,
+            decide=self._decide,
         )
 
     def _judge(self, payload: Any, reply: Reply) -> Judged:

@@ -58,6 +58,8 @@ class Running:
             raise SettingsError(
                 f"call_model must be a function (payload, model) -> answer, got {type(self.call_model).__name__}"
             )
+        if self.check is not None and not callable(self.check):
+            raise SettingsError(f"check must be a function of the answer, got {type(self.check).__name__}")
         self.caller = self.caller or name_of(self.call_model)
         check = name_of(self.check) if self.check else ""
         self.checker = self.checker or str(CheckerName(check, self.allow_truncated))
@@ -113,6 +115,7 @@ class Running:
     def rules(self, *, alone: bool) -> Rules:
         return Rules(
             judge=self.judge,
+            has_check=self.check is not None,
             heed=lambda model, verdict: self.gates.heed(model, verdict, now=self.clock.monotonic()),
             strikes=lambda verdict: is_strike(verdict, alone=alone),
             decide=lambda standing, verdict: decide(
@@ -129,12 +132,13 @@ class Running:
             case Raised(error):
                 return judge_exception(error)
             case Returned(value):
-                judged = judge_answer(value, request=request_facts(payload), allow_truncated=self.allow_truncated)
+                return judge_answer(value, request=request_facts(payload), allow_truncated=self.allow_truncated)
             case _:
                 assert_never(reply.outcome)
-        if self.check is None or not judged.verdict.ok:
-            return judged
-        return checked(self.check, judged)
+
+    def inspect(self, judged: Judged) -> Judged:
+        """What remains of a success after the check, where there is one."""
+        return judged if self.check is None or not judged.verdict.ok else checked(self.check, judged)
 
     # --- ending ---
 
@@ -157,7 +161,7 @@ class Running:
         def keep(call: Call) -> None:
             if not isinstance(call.outcome, Returned):
                 return
-            judged = self.judge(payload, Reply(call.outcome, duration_s=0.0))
+            judged = self.inspect(self.judge(payload, Reply(call.outcome, duration_s=0.0)))
             if judged.verdict.ok:
                 closing = op.Closing(
                     rule=judged.verdict.rule,

@@ -234,7 +234,8 @@ class Books(ABC):
 
     def mend(self, rows: Sequence[op.Mend]) -> list[JobRow | Exception]:
         jobs = self._existing([row.id for row in rows])
-        self.mend_payloads([(jobs[row.id], row) for row in rows if jobs[row.id].state is State.PARKED])
+        mendable = {job.id for job in jobs.values() if job.state is State.PARKED and job.erased_at is None}
+        self.mend_payloads([(jobs[row.id], row) for row in rows if row.id in mendable])
         mended = self.jobs_by_id([row.id for row in rows])
         return [mended[row.id] for row in rows]
 

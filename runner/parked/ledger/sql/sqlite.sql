@@ -52,7 +52,8 @@ SELECT job, revision + 1, coalesce(:model, model), coalesce(:codec, codec),
 
 -- name: mend_job
 -- Let a parked job send its next revision.
-UPDATE jobs SET revision = :revision + 1 WHERE id = :job AND state = 'parked' AND revision = :revision;
+UPDATE jobs SET revision = :revision + 1
+ WHERE id = :job AND state = 'parked' AND erased_at IS NULL AND revision = :revision;
 
 -- name: job_by_key
 -- The job of this pipeline, batch and job id.
