@@ -14,7 +14,7 @@ from parked.delay import next_pacific_midnight
 from parked.errors import InvalidJob, SettingsError
 from parked.gate import Gates
 from parked.job import ANSWERED, Job, Outcome, State, check_name
-from parked.judge import Judged, judge_answer, judge_exception, request_facts, text_of
+from parked.judge import Judged, judge_answer, judge_exception, text_of
 from parked.ledger import Ledger
 from parked.ledger import operations as op
 from parked.ledger.codec import decode, encode, encode_answer, identity
@@ -132,7 +132,7 @@ class Running:
             case Raised(error):
                 return judge_exception(error)
             case Returned(value):
-                return judge_answer(value, request=request_facts(payload), allow_truncated=self.allow_truncated)
+                return judge_answer(value, request=payload, allow_truncated=self.allow_truncated)
             case _:
                 assert_never(reply.outcome)
 
