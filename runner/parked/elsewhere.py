@@ -67,7 +67,7 @@ def _told(message: str) -> Verdict:
 
 
 def _verdict(error_class: str, message: str) -> Verdict:
-    """What a failure judged elsewhere means: by the status or the reason in its class, by its message if it has none."""
+    """What a failure judged elsewhere means: by status or reason in its class, by its message if it has none."""
     told = _told(message)
     code = error_class.rpartition(":")[2]
     if code.isascii() and code.isdecimal():
