@@ -112,8 +112,13 @@ def text_of(answer: Any) -> str | None:
         return answer
     if not isinstance(answer, Mapping):
         return None
-    candidates = _candidates(answer)
-    return _text(_parts(candidates[0])) if candidates else None
+    texts = texts_of(answer)
+    return texts[0] if texts else None
+
+
+def texts_of(response: Mapping[str, Any]) -> list[str | None]:
+    """Return the text of each candidate, as `text_of` has it."""
+    return [_text(_parts(candidate)) for candidate in _candidates(response)]
 
 
 def name_of(value: Any) -> str:

@@ -381,7 +381,7 @@ def _left_as_json(choice: Choice) -> dict[str, Any]:
 
 
 def _canaries(text: str) -> int:
-    return 0 if text == "0" else whole_number(text)
+    return whole_number(text, at_least=0)
 
 
 class _Rate(NamedTuple):

@@ -66,8 +66,8 @@ class SqliteReader:
         sql = _compose("select_causes", *_of_states(filters, (State.PARKED,)), order="by_cause")
         rows = self._ask(sql, _values(filters)).fetchall()
         return [
-            Cause(fingerprint, error_class, reason, jobs, first, last, self._job(example))
-            for fingerprint, error_class, reason, jobs, first, last, example in rows
+            Cause(fingerprint, error_class, reason, jobs, first, last, self._job(example), bool(erased))
+            for fingerprint, error_class, reason, erased, jobs, first, last, example in rows
         ]
 
     def _job(self, id: int) -> JobRow:
@@ -103,6 +103,9 @@ class SqliteReader:
     def erasure(self, id: int) -> Erasure | None:
         row = self._ask(SQL["erasure"], {"id": id}).fetchone()
         return None if row is None else Erasure(*row)
+
+    def erased_with_texts(self) -> frozenset[int]:
+        return frozenset(id for (id,) in self._ask(SQL["erased_with_texts"]))
 
     def attempts(self, id: int) -> list[AttemptRow]:
         rows = (AttemptRow._make(row) for row in self._ask(SQL["attempts"], {"id": id}))
@@ -241,8 +244,7 @@ def _values(filters: Filters, states: Sequence[State] = ()) -> dict[str, Any]:
     values["state"] = states[0] if states else None
     values["error_class"] = filters.error_class
     if filters.error_class is not None and "*" in filters.error_class:
-        literal = filters.error_class.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-        values["error_class"] = literal.replace("*", "%")
+        values["error_class"] = filters.error_class.replace("[", "[[]").replace("?", "[?]")  # only * is ours
     return values
 
 
