@@ -59,7 +59,7 @@ def flaw_of(response: Mapping[str, Any], facts: Mapping[str, Any], *, allow_trun
     feedback = either(response, "promptFeedback", "prompt_feedback")
     if isinstance(feedback, Mapping) and (block := name_of(either(feedback, "blockReason", "block_reason"))):
         told = either(feedback, "blockReasonMessage", "block_reason_message")
-        return _listed(BLOCK_RULES, "block reason", block, told)
+        return listed_flaw(BLOCK_RULES, "block reason", block, told)
     candidates = _candidates(response)
     wanted = facts.get("candidateCount")
     missing = (wanted if isinstance(wanted, int) else 1) - len(candidates)
@@ -140,6 +140,15 @@ def is_blank(value: Any) -> bool:
     return value is None
 
 
+def listed_flaw(rules: tuple[ValueRule, ...], what: str, value: str, told: Any = None) -> Flaw:
+    """Return what a value of a closed list means, by a table whose last row holds for every value."""
+    rule = next(rule for rule in rules if value in rule.values or not rule.values)
+    message = f"{what} {value}" if rule.values else f"{what} {value}, which this version of parked doesn't know"
+    if isinstance(told, str) and told:
+        message = f"{message}: {told}"
+    return Flaw(rule, message, value)
+
+
 def _flaw_of_candidate(candidate: Mapping[str, Any], facts: Mapping[str, Any]) -> Flaw | None:
     finish = name_of(either(candidate, "finishReason", "finish_reason"))
     parts = _parts(candidate)
@@ -153,7 +162,7 @@ def _flaw_of_candidate(candidate: Mapping[str, Any], facts: Mapping[str, Any]) -
         return Flaw(SHAPE_RULES["answer.repeats"], "ran to MAX_TOKENS repeating one unit", finish)
     if finish == "CONTINUATION" and facts.get("automaticContinuation"):
         return Flaw(SHAPE_RULES["answer.not_continued"], "stopped with CONTINUATION and was not continued", finish)
-    return _listed(FINISH_RULES, "finish reason", finish, either(candidate, "finishMessage", "finish_message"))
+    return listed_flaw(FINISH_RULES, "finish reason", finish, either(candidate, "finishMessage", "finish_message"))
 
 
 def _flaw_of_content(parts: list[Mapping[str, Any]], facts: Mapping[str, Any]) -> Flaw | None:
@@ -204,14 +213,6 @@ def repeats(text: str) -> bool:
         if covered >= 4 * p and (covered >= 200 or (covered >= 60 and covered >= 0.8 * len(text))):
             return True
     return False
-
-
-def _listed(rules: tuple[ValueRule, ...], what: str, value: str, told: Any) -> Flaw:
-    rule = next(rule for rule in rules if value in rule.values or not rule.values)
-    message = f"{what} {value}" if rule.values else f"{what} {value}, which this version of parked doesn't know"
-    if isinstance(told, str) and told:
-        message = f"{message}: {told}"
-    return Flaw(rule, message, value)
 
 
 def _candidates(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:

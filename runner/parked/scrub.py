@@ -142,3 +142,8 @@ def unquoted(text: str) -> str:
                 end = first.end() + last.end()
             text = f"{text[: first.start()]} {text[end:]}"
     return text
+
+
+def is_outside_quotes(text: str, at: int) -> bool:
+    """Whether what begins at `at` doesn't stand in quotes that were opened before."""
+    return unquoted(f"{text[:at]}\0").endswith("\0")
