@@ -68,12 +68,13 @@ async def parked(port: int, payload: Any, *, spans: bool = True) -> AsyncIterato
 
     if spans:
         trace()
-    sdk = client(port)
+    os.environ |= {"GEMINI_API_KEY": "bench", "GOOGLE_GEMINI_BASE_URL": f"http://127.0.0.1:{port}"}
+    gemini = Gemini()  # makes its client as `parked run` does
     with (
         tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as folder,
         open_ledger(f"sqlite:///{folder}/bench.db") as ledger,
     ):
-        runner = AsyncRunner(ledger, Gemini(sdk))
+        runner = AsyncRunner(ledger, gemini)
 
         async def run(jobs: int, prefix: str) -> None:
             source = (Job(f"{prefix}-{number}", MODEL, payload) for number in range(jobs))
@@ -84,7 +85,7 @@ async def parked(port: int, payload: Any, *, spans: bool = True) -> AsyncIterato
                 flush()
 
         yield run
-        await sdk.aio.aclose()
+        await gemini.aclose()
 
 
 def trace() -> None:
