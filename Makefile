@@ -13,12 +13,13 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 
 DEV_TOOLS = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']['dev'])"
 
-.PHONY: help demo test lint constraints clean
+.PHONY: help demo test lint bench constraints clean
 
 help:
 	@echo "make demo          the whole story in a minute: a local Gemini that fails, a run, /metrics, a replay"
 	@echo "make test          run the tests (ARGS=\"-k settings\" for some of them)"
 	@echo "make lint          check style and types"
+	@echo "make bench         measure import, overhead a job and memory (about ten minutes)"
 	@echo "make constraints   write the newest versions of everything into constraints.txt"
 	@echo "make clean         remove what the others have made, .venv included"
 
@@ -32,6 +33,11 @@ lint: $(VENV)/installed-dev
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
+
+bench: $(VENV)/installed
+	@$(BIN)/python bench/import_time.py
+	@$(BIN)/python bench/overhead.py
+	@$(BIN)/python bench/memory.py
 
 constraints: $(VENV)/installed
 	@$(PYTHON) -m venv --clear $(VENV)/fresh

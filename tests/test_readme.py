@@ -68,7 +68,7 @@ def test_the_shell_examples_run_on_the_job_lines_shown(run, api, tmp_path):
     (tmp_path / "jobs.jsonl").write_text(lines)
     commands = [line.partition("#")[0].strip() for block in blocks("sh") for line in block.splitlines()]
     commands = [command for command in commands if command.startswith("parked ")]
-    assert len(commands) == 8
+    assert len(commands) == 10
 
     for command in commands:
         done = run("bash", "-c", command.replace("parked ", f"{sys.executable} -m parked.cli ", 1))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from parked.request import either
@@ -33,8 +32,7 @@ _CALLS: Final = frozenset({"functionCall", "function_call", "toolCall", "tool_ca
 _REPEAT_TAIL_CHARS: Final = 4_000
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """Billed tokens; None where the response doesn't say. `tokens_out` counts thoughts too."""
 
     tokens_in: int | None = None
@@ -61,7 +59,7 @@ def flaw_of(response: Mapping[str, Any], facts: Mapping[str, Any], *, allow_trun
     feedback = either(response, "promptFeedback", "prompt_feedback")
     if isinstance(feedback, Mapping) and (block := name_of(either(feedback, "blockReason", "block_reason"))):
         told = either(feedback, "blockReasonMessage", "block_reason_message")
-        return _listed(BLOCK_RULES, "block reason", block, told)
+        return listed_flaw(BLOCK_RULES, "block reason", block, told)
     candidates = _candidates(response)
     wanted = facts.get("candidateCount")
     missing = (wanted if isinstance(wanted, int) else 1) - len(candidates)
@@ -114,8 +112,13 @@ def text_of(answer: Any) -> str | None:
         return answer
     if not isinstance(answer, Mapping):
         return None
-    candidates = _candidates(answer)
-    return _text(_parts(candidates[0])) if candidates else None
+    texts = texts_of(answer)
+    return texts[0] if texts else None
+
+
+def texts_of(response: Mapping[str, Any]) -> list[str | None]:
+    """Return the text of each candidate, as `text_of` has it."""
+    return [_text(_parts(candidate)) for candidate in _candidates(response)]
 
 
 def name_of(value: Any) -> str:
@@ -137,6 +140,15 @@ def is_blank(value: Any) -> bool:
     return value is None
 
 
+def listed_flaw(rules: tuple[ValueRule, ...], what: str, value: str, told: Any = None) -> Flaw:
+    """Return what a value of a closed list means, by a table whose last row holds for every value."""
+    rule = next(rule for rule in rules if value in rule.values or not rule.values)
+    message = f"{what} {value}" if rule.values else f"{what} {value}, which this version of parked doesn't know"
+    if isinstance(told, str) and told:
+        message = f"{message}: {told}"
+    return Flaw(rule, message, value)
+
+
 def _flaw_of_candidate(candidate: Mapping[str, Any], facts: Mapping[str, Any]) -> Flaw | None:
     finish = name_of(either(candidate, "finishReason", "finish_reason"))
     parts = _parts(candidate)
@@ -150,7 +162,7 @@ def _flaw_of_candidate(candidate: Mapping[str, Any], facts: Mapping[str, Any]) -
         return Flaw(SHAPE_RULES["answer.repeats"], "ran to MAX_TOKENS repeating one unit", finish)
     if finish == "CONTINUATION" and facts.get("automaticContinuation"):
         return Flaw(SHAPE_RULES["answer.not_continued"], "stopped with CONTINUATION and was not continued", finish)
-    return _listed(FINISH_RULES, "finish reason", finish, either(candidate, "finishMessage", "finish_message"))
+    return listed_flaw(FINISH_RULES, "finish reason", finish, either(candidate, "finishMessage", "finish_message"))
 
 
 def _flaw_of_content(parts: list[Mapping[str, Any]], facts: Mapping[str, Any]) -> Flaw | None:
@@ -201,14 +213,6 @@ def repeats(text: str) -> bool:
         if covered >= 4 * p and (covered >= 200 or (covered >= 60 and covered >= 0.8 * len(text))):
             return True
     return False
-
-
-def _listed(rules: tuple[ValueRule, ...], what: str, value: str, told: Any) -> Flaw:
-    rule = next(rule for rule in rules if value in rule.values or not rule.values)
-    message = f"{what} {value}" if rule.values else f"{what} {value}, which this version of parked doesn't know"
-    if isinstance(told, str) and told:
-        message = f"{message}: {told}"
-    return Flaw(rule, message, value)
 
 
 def _candidates(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -7,7 +7,7 @@ A job remembers both in one short text, so that a replay judges by them again: `
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from copy import deepcopy
 from typing import Any, Final, NamedTuple, Self
 
 from parked.judge import Judged, rejected_by_check, worded
@@ -42,17 +42,41 @@ class Checker(NamedTuple):
 def checked(check: Check, judged: Judged) -> Judged:
     """Return what remains of a success after the check.
 
-    The check is handed the answer as a JSON value. It finds fault by raising, by returning False, or by returning a
-    text that says what is wrong; None, True and anything else let the answer pass.
+    The check is handed a copy of the answer. It lets it pass by returning None or True, and finds fault by raising, by
+    returning False, or by returning a text that says what is wrong. Anything else it returns is a fault too: a guard
+    that has said neither yes nor no has let nobody pass.
     """
     try:
-        found = check(judged.answer)
+        return passed(judged, check(copy_of(judged.answer)))
     except Exception as exc:  # noqa: BLE001 - a user's function may find fault with any exception
-        try:
-            found = worded(exc)
-        except Exception:  # noqa: BLE001 - its text may raise anything too
-            found = type(exc).__name__
-    if found is not False and not (isinstance(found, str) and found):
+        return refused(judged, exc)
+
+
+def passed(judged: Judged, found: object) -> Judged:
+    """Return what remains of a success after a check that has returned `found`."""
+    if found is None or found is True:
         return judged
-    why = found if isinstance(found, str) else "the check says no"
-    return replace(judged, verdict=rejected_by_check(why), answer=None, text=None)
+    if found is False:
+        why = "the check says no"
+    elif isinstance(found, str):
+        why = found or "the check returned an empty text"
+    else:
+        why = f"the check returned {type(found).__name__}; it must return None or True for yes, False or a text for no"
+    return judged._replace(verdict=rejected_by_check(why), answer=None, text=None)
+
+
+def refused(judged: Judged, exc: BaseException) -> Judged:
+    """Return what remains of a success after a check that has raised."""
+    try:
+        why = worded(exc)
+    except Exception:  # noqa: BLE001 - its text may raise anything too
+        why = type(exc).__name__
+    return judged._replace(verdict=rejected_by_check(why), answer=None, text=None)
+
+
+def copy_of(answer: Any) -> Any:
+    """Return a copy for the check: what it does to it must not reach what is stored."""
+    try:
+        return deepcopy(answer)
+    except Exception:  # noqa: BLE001 - a foreign object may refuse to be copied in any way
+        return answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -24,7 +25,8 @@ def moment(text: str, *, now: float) -> float:
         at = datetime.fromisoformat(text)
         return max(0.0, (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp())
     except (ValueError, OverflowError):
-        raise SettingsError(f"must be like 2h, 3d or 2026-03-02T02:00Z, got {text!r}") from None
+        rule = "must be longer than 0, like" if re.fullmatch(r"[0.]+[smhd]", text) else "must be like"
+        raise SettingsError(f"{rule} 2h, 3d or 2026-03-02T02:00Z, got {text!r}") from None
 
 
 def day_text(at: float) -> str:

@@ -1,6 +1,6 @@
 """One job's course, from its turn to its end: the story of the product. Pure.
 
-A course is a generator. It yields what it wants done (`Turn`, `Record`, `Ask`, `Sleep`) and is sent the result;
+A course is a generator. It yields what it wants done (`Turn`, `Record`, `Ask`, …) and is sent the result;
 a driver does it, with threads (`runner.py`) or with asyncio (`aio.py`). A course holds no resource: whatever stops it
 early, its driver hands the job back to the ledger (`Hold.release`).
 """
@@ -40,11 +40,17 @@ class Ask(NamedTuple):
     attempt: int
 
 
+class Inspect(NamedTuple):
+    """Have the pipeline's own check look at an answer that is otherwise a success. Sent: what remains of it."""
+
+    judged: Judged
+
+
 class Sleep(NamedTuple):
     wait_s: float
 
 
-Effect = Turn | Record | Ask | Sleep
+Effect = Turn | Record | Ask | Inspect | Sleep
 
 
 class Returned(NamedTuple):
@@ -101,6 +107,7 @@ class Rules(NamedTuple):
     """What a course decides by. `heed` tells the gate of a failure; the others have no effect outside."""
 
     judge: Callable[[Any, Reply], Judged]  # (payload, reply)
+    has_check: bool  # whether a check of the pipeline's own looks at each success
     heed: Callable[[str, Verdict], None]  # (model, verdict)
     strikes: Callable[[Verdict], bool]
     decide: Callable[[Standing, Verdict], Retry | GiveUp]
@@ -120,7 +127,10 @@ def course(hold: Hold, rules: Rules, *, span: SpanIds = NO_SPAN) -> Generator[Ef
 
         hold.called = True
         reply = yield Ask(hold.payload, model, hold.attempt)
-        judged = hold.judged = rules.judge(hold.payload, reply)
+        judged = rules.judge(hold.payload, reply)
+        if rules.has_check and judged.verdict.ok:
+            judged = yield Inspect(judged)
+        hold.judged = judged
         verdict, closing = judged.verdict, _closing(judged, reply)
         at = (hold.row.id, hold.owner_id, hold.attempt)
         if verdict.ok:
@@ -154,17 +164,7 @@ def _left(hold: Hold, row: JobRow | None) -> Hold:
 
 
 def _closing(judged: Judged, reply: Reply) -> Closing:
-    verdict = judged.verdict
-    return Closing(
-        kind=verdict.kind,
-        reason=verdict.reason,
-        scope=verdict.scope,
-        status=verdict.status,
-        rule=verdict.rule,
-        fingerprint=verdict.fingerprint,
-        quota_id=verdict.quota_id,
-        message=verdict.message,
-        retry_after_s=verdict.retry_after_s,
+    return Closing.of(judged.verdict)._replace(
         duration_s=reply.duration_s,
         tokens_in=judged.usage.tokens_in,
         tokens_out=judged.usage.tokens_out,

@@ -132,7 +132,11 @@ class _Article(Running):
 
     def rules(self, *, alone: bool) -> Rules:
         return Rules(
-            judge=self._judge, heed=lambda model, verdict: None, strikes=lambda verdict: True, decide=self._decide
+            judge=self._judge,
+            has_check=False,
+            heed=lambda model, verdict: None,
+            strikes=lambda verdict: True,
+            decide=self._decide,
         )
 
     def _judge(self, payload: Any, reply: Reply) -> Judged:
@@ -140,7 +144,7 @@ class _Article(Running):
         if isinstance(reply.outcome, Raised) and isinstance(reply.outcome.error, ApiError):
             error = reply.outcome.error
             kind = Kind(classify_failure(error.status_code, error.message))
-            return replaced(judged, verdict=replaced(judged.verdict, kind=kind))
+            return judged._replace(verdict=replaced(judged.verdict, kind=kind))
         return judged
 
     def _decide(self, standing: Standing, verdict: Verdict) -> Retry | GiveUp:

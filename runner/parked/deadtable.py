@@ -10,20 +10,21 @@ import json
 import math
 import sqlite3
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from parked.elsewhere import FailedElsewhere
-from parked.errors import InvalidJob, SettingsError
+from parked.errors import InvalidJob, SettingsError, SourceUnavailable
 from parked.job import Job, check_name
 from parked.ledger.sqlite_file import APPLICATION_ID
 
 TABLE: Final = "dead_letter"
 PAGE_ROWS: Final = 256  # as a batch of the ledger's writer, also in bytes
 PAGE_BYTES: Final = 8_000_000
+LOCK_TIMEOUT_S = 5.0  # how long to wait for the program that fills the table
 
 # What a column is called, likeliest first. Compared without regard to case.
 NAMES: Final = {
@@ -40,11 +41,16 @@ NAMES: Final = {
 OVER_COLUMNS: Final = (
     "recovered_at", "replayed_at", "resolved_at", "succeeded_at", "recovered", "replayed", "resolved", "succeeded"
 )  # fmt: skip
+TRUE_WORDS: Final = frozenset({"true", "t", "yes", "y", "on"})
 STATE_COLUMNS: Final = ("status", "state")
 OVER_WORDS: Final = frozenset({"recovered", "replayed", "resolved", "succeeded", "success", "done", "discarded"})
 
 _COUNT: Final = "SELECT count(*) FROM dead_letter"
-_ROWS: Final = "SELECT rowid, * FROM dead_letter WHERE rowid > ? ORDER BY rowid LIMIT ?"
+# What SQLite calls the number of a row, unless a column goes by that name: https://www.sqlite.org/rowidtable.html
+_ROW_NUMBERS: Final = ("rowid", "_rowid_", "oid")
+_ROWS: Final = "SELECT {number}, * FROM dead_letter WHERE {number} > ? ORDER BY {number} LIMIT ?"
+# The table is another than expected, or the file none of SQLite's; whatever else goes wrong lies in its surroundings.
+_WRONG_INPUT: Final = frozenset({sqlite3.SQLITE_ERROR, sqlite3.SQLITE_NOTADB})
 _WAL_MODE: Final = 2  # in byte 18 of the file, https://www.sqlite.org/fileformat.html#file_format_version_numbers
 _MILLISECONDS_FROM: Final = 1e11  # as seconds that would be the year 5138
 
@@ -62,8 +68,15 @@ class DeadTable:
         self._connection = _open(path)
         try:
             self._check()
-            self._ask(_ROWS, 0, 0).close()  # a table without rowids can't be read in pages
-            columns = [row[1].lower() for row in self._ask(f"PRAGMA table_info({TABLE})")]
+            columns = [row[1].lower() for row in self._ask(f"PRAGMA table_xinfo({TABLE})")]
+            number = next((name for name in _ROW_NUMBERS if name not in columns), None)
+            if number is None:
+                raise SettingsError(
+                    f"the table {TABLE} of {path} has columns called {', '.join(_ROW_NUMBERS)}, which hide the numbers"
+                    " of its rows; copy it to a table that calls one of them something else"
+                )
+            self._rows = _ROWS.format(number=number)
+            self._ask(self._rows, 0, 0)  # a table without rowids can't be read in pages
             self.columns = {
                 field: next(name for name in names if name in columns)
                 for field, names in NAMES.items()
@@ -89,12 +102,15 @@ class DeadTable:
         self._connection.close()
 
     def __len__(self) -> int:
-        return int(self._ask(_COUNT).fetchone()[0])
+        return int(self._ask(_COUNT)[0][0])
 
     def pages(self) -> Iterator[list[DeadRow]]:
         """Yield the rows in the order in which they came, at most 256 and about 8 MB at a time.
 
         Each page is a question of its own, so that the program which fills the table isn't kept from writing.
+
+        Raises:
+            SourceUnavailable: the rows behind the last one can't be read.
         """
         last = -(2**63)
         while page := self._page(last):
@@ -102,10 +118,10 @@ class DeadTable:
             last = page[-1].rowid
 
     def is_over(self, row: DeadRow) -> bool:
-        """Whether the table says that this job was dealt with already."""
-        if any(row.values.get(name) not in (None, "", 0, "0") for name in OVER_COLUMNS):
+        """Whether the table says that this job was dealt with already. What nobody can read as that doesn't."""
+        if any(_is_mark(row.values.get(name)) for name in OVER_COLUMNS):
             return True
-        return any(str(row.values.get(name)).lower() in OVER_WORDS for name in STATE_COLUMNS)
+        return any(str(row.values.get(name)).strip().lower() in OVER_WORDS for name in STATE_COLUMNS)
 
     def failed(self, row: DeadRow, *, default_model: str | None, now: float) -> FailedElsewhere:
         """Return what a row tells.
@@ -126,29 +142,43 @@ class DeadTable:
     def _page(self, last: int) -> list[DeadRow]:
         page: list[DeadRow] = []
         size = 0
-        rows = self._ask(_ROWS, last, PAGE_ROWS)
-        names = [column[0].lower() for column in rows.description[1:]]
-        for rowid, *values in rows:
-            page.append(DeadRow(rowid, dict(zip(names, values, strict=True))))
-            size += sum(len(value) for value in values if isinstance(value, (str, bytes)))
-            if size >= PAGE_BYTES:
-                break
-        rows.close()
+        try:
+            with closing(self._connection.execute(self._rows, (last, PAGE_ROWS))) as rows:
+                names = [column[0].lower() for column in rows.description[1:]]
+                for rowid, *values in rows:
+                    page.append(DeadRow(rowid, dict(zip(names, values, strict=True))))
+                    size += sum(len(value) for value in values if isinstance(value, (str, bytes)))
+                    if size >= PAGE_BYTES:
+                        break
+        except sqlite3.Error as exc:
+            if not page:
+                raise self._unreadable(exc) from exc
+            # What was read of it counts; the next page begins where the damage does.
         return page
 
     def _check(self) -> None:
-        if self._ask("PRAGMA application_id").fetchone()[0] == APPLICATION_ID:
+        if self._ask("PRAGMA application_id")[0][0] == APPLICATION_ID:
             raise SettingsError(f"{self.path} is a ledger of parked already; name it with --ledger to use it")
         tables = [name for (name,) in self._ask("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
         if TABLE not in map(str.lower, tables):
             there = f"it has {', '.join(tables[:5])}" if tables else "it has no table at all"
             raise SettingsError(f"{self.path} has no table {TABLE}; {there}")
 
-    def _ask(self, sql: str, *values: Any) -> sqlite3.Cursor:
+    def _ask(self, sql: str, *values: Any) -> list[Any]:
+        """
+        Raises:
+            SettingsError: this is no such table.
+            SourceUnavailable: it can't be read, being locked or damaged.
+        """
         try:
-            return self._connection.execute(sql, values)
+            return self._connection.execute(sql, values).fetchall()
         except sqlite3.Error as exc:
-            raise SettingsError(f"the table {TABLE} of {self.path} can't be read: {exc}") from exc
+            raise self._unreadable(exc) from exc
+
+    def _unreadable(self, exc: sqlite3.Error) -> SettingsError | SourceUnavailable:
+        code = getattr(exc, "sqlite_errorcode", None)  # none, where it is Python's own
+        kind = SettingsError if code in _WRONG_INPUT else SourceUnavailable
+        return kind(f"the table {TABLE} of {self.path} can't be read: {exc}")
 
     def _value(self, row: DeadRow, field: str) -> Any:
         return row.values.get(self.columns.get(field, ""))
@@ -182,7 +212,7 @@ def _open(path: Path) -> sqlite3.Connection:
     # Without a WAL to read along, a database in WAL mode is read as it is: else SQLite would put one beside it.
     alone = head[18] == _WAL_MODE and not (wal.exists() and wal.stat().st_size)
     how = "mode=ro&immutable=1" if alone else "mode=ro"
-    connection = sqlite3.connect(f"file:{name}?{how}", uri=True, isolation_level=None)
+    connection = sqlite3.connect(f"file:{name}?{how}", uri=True, isolation_level=None, timeout=LOCK_TIMEOUT_S)
     # Bytes that are no UTF-8 come as lone surrogates, so that one bad row doesn't hide the others.
     connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
     return connection
@@ -215,6 +245,14 @@ def _payload(value: Any) -> Any:
 def _whole_text(text: str) -> str:
     """The text with what was no UTF-8 replaced."""
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _is_mark(value: Any) -> bool:
+    """Whether what stands in a column such as `recovered` or `recovered_at` says yes: a true word, or a time."""
+    if isinstance(value, str):
+        word = value.strip().lower()
+        return word in TRUE_WORDS or word in OVER_WORDS or _moment(word.upper(), now=math.inf) is not None
+    return isinstance(value, (int, float)) and value > 0
 
 
 def _count(value: Any) -> int:

@@ -9,9 +9,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final, Protocol, assert_never
 
-from parked.calls import call_threads
-from parked.course import NEVER_AN_OUTCOME, Ask, Hold, Raised, Record, Reply, Returned, Sleep, Turn, course
+from parked.calls import Call, call_threads
+from parked.check import copy_of, passed, refused
+from parked.course import NEVER_AN_OUTCOME, Ask, Hold, Inspect, Raised, Record, Reply, Returned, Sleep, Turn, course
 from parked.errors import LedgerUnavailable, OwnerLost
+from parked.judge import Judged
 from parked.ledger import Ledger
 from parked.ledger import operations as op
 from parked.ledger.writer import Ticket
@@ -101,6 +103,8 @@ class Driver:
                         result = await self._ask(effect, hold, trace)
                         self._turns.give_back()
                         holds_worker = False
+                    case Inspect(judged):
+                        result = await self._inspect(judged)
                     case Sleep(wait_s):
                         await self._turns.sleep(wait_s)
                         result = None
@@ -144,6 +148,26 @@ class Driver:
                 return on.timed_out(trace.attempt_ids())
         return Reply(outcome, on.clock.monotonic() - begun, trace.attempt_ids())
 
+    async def _inspect(self, judged: Judged) -> Judged:
+        """Let the check look, beside the loop and within the deadline of an attempt."""
+        check, timeout_s = self._on.check, self._on.policy.attempt_timeout_s
+        assert check is not None
+        try:
+            async with asyncio.timeout(timeout_s):
+                if inspect.iscoroutinefunction(check):
+                    return passed(judged, await check(copy_of(judged.answer)))
+                call = self._threads.start(lambda: self._on.inspect(judged))
+                await _end_of(call)
+        except TimeoutError:
+            return passed(judged, f"the check was not done within {timeout_s:g} s")
+        except Exception as exc:  # noqa: BLE001 - a check finds fault with any exception
+            return refused(judged, exc)
+        if isinstance(call.outcome, Raised):
+            raise call.outcome.error  # what `inspect` lets through ends programs
+        assert call.outcome is not None
+        inspected: Judged = call.outcome.value
+        return inspected
+
     async def _call(self, ask: Ask, hold: Hold) -> Returned | Raised:
         """Call the model. Every way that can end is an outcome, but for what is meant for us."""
         try:
@@ -161,13 +185,10 @@ class Driver:
             return Raised(exc)
 
     async def _call_in_thread(self, ask: Ask, hold: Hold) -> Returned | Raised:
-        loop = asyncio.get_running_loop()
-        over: asyncio.Future[None] = loop.create_future()
         context = contextvars.copy_context()
         call = self._threads.start(lambda: context.run(self._on.call_model, ask.payload, ask.model))
-        call.then(lambda _: wake(loop, over))
         try:
-            await over
+            await _end_of(call)
         except asyncio.CancelledError:
             call.then(self._on.late(hold))
             raise
@@ -175,6 +196,14 @@ class Driver:
         if isinstance(call.outcome, Raised) and isinstance(call.outcome.error, NEVER_AN_OUTCOME):
             raise call.outcome.error
         return call.outcome
+
+
+async def _end_of(call: Call) -> None:
+    """Wait until a call in a thread is over."""
+    loop = asyncio.get_running_loop()
+    over: asyncio.Future[None] = loop.create_future()
+    call.then(lambda _: wake(loop, over))
+    await over
 
 
 def wake(loop: asyncio.AbstractEventLoop, over: asyncio.Future[None]) -> None:

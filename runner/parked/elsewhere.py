@@ -48,16 +48,7 @@ def take_over(
         payload,
         identity(failed.job.payload),
         error_class,
-        Closing(
-            kind=verdict.kind,
-            reason=verdict.reason,
-            scope=verdict.scope,
-            status=verdict.status,
-            rule=verdict.rule,
-            fingerprint=verdict.fingerprint,
-            quota_id=verdict.quota_id,
-            message=verdict.message,
-        ),
+        Closing.of(verdict),
         calls=failed.attempts,
         caller=caller,
         parked_at=failed.parked_at,
@@ -65,14 +56,25 @@ def take_over(
     )
 
 
+def _told(message: str) -> Verdict:
+    """What a message means to `parked classify`; unclassified if nothing, or no failure."""
+    from parked.pasted import read
+
+    pasted = read(message)
+    if pasted is None or pasted.verdict.ok:
+        return classify_http_error(0, message)
+    return pasted.verdict
+
+
 def _verdict(error_class: str, message: str) -> Verdict:
-    """What a failure means that was judged elsewhere: by the status or the reason in its class, else by its message."""
+    """What a failure judged elsewhere means: by status or reason in its class, by its message if it has none."""
+    told = _told(message)
     code = error_class.rpartition(":")[2]
     if code.isascii() and code.isdecimal():
-        return classify_http_error(int(code), message)
-    told = classify_http_error(0, message)
-    reason = Reason(code) if code in set(Reason) else told.reason if not error_class else Reason.UNCLASSIFIED
-    assert reason is not None
+        return told if told.status == int(code) else classify_http_error(int(code), message)
+    if not error_class and told.reason is not Reason.UNCLASSIFIED:
+        return told
+    reason = Reason(code) if code in set(Reason) else Reason.UNCLASSIFIED
     meaning = MEANINGS[reason]
     return replace(
         told,

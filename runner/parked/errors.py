@@ -11,6 +11,7 @@ __all__ = [
     "OutputFailed",
     "ParkedError",
     "SettingsError",
+    "SourceUnavailable",
     "TransitionError",
 ]
 
@@ -58,6 +59,10 @@ class LedgerTooNew(LedgerUnavailable):
 
 class OutputFailed(ParkedError):
     """A file or stream that parked writes can't be written: disk full, locked, gone. What is in the ledger stands."""
+
+
+class SourceUnavailable(ParkedError):
+    """What is to be taken over can't be read now, or not on: it is locked or damaged. What was taken before stands."""
 
 
 class OwnerLost(ParkedError):

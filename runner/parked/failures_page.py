@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 
 from parked import rules
+from parked.carried import CLIENT_PACKAGES, RETELLERS
 from parked.rulebook import TABLES, evidence_text, what_parked_does
 from parked.verdict import MEANINGS
 
@@ -28,6 +29,12 @@ _RULES = """\
 
 The first row that holds decides, and its name is the `rule` of the verdict. In the tables, text is a regular expression
 that is searched in any letter case in the first {chars} characters of the message, without what stands in quotes.
+
+An exception that carries the error of a server is judged by that error: one of google-genai, google.api_core and gRPC,
+an HTTP error of httpx, requests, aiohttp and urllib, and any with a status of {packages}. Where
+gRPC got no token ("Getting metadata from plugin failed"), it is judged like `google.auth.RefreshError`. An exception
+with which an older SDK of Google stands for a blocked or stopped answer is judged by the reason that it names. What
+these say of an error in their own text is used where nothing else in the chain of causes says anything: {retellers}.
 """
 
 
@@ -45,7 +52,11 @@ def _lines() -> Iterator[str]:
             for reason, m in MEANINGS.items()
         ),
     )
-    yield _RULES.format(chars=rules.TEXT_CHARS)
+    yield _RULES.format(
+        chars=rules.TEXT_CHARS,
+        packages=", ".join(f"`{name}`" for name in CLIENT_PACKAGES),
+        retellers=", ".join(f"`{name}`" for name in RETELLERS),
+    )
     for title, table in TABLES:
         yield f"### {title}\n"
         yield from _table(

@@ -48,11 +48,12 @@ class Gemini:
             raise SettingsError(f"timeout_s must be more than 0 seconds, got {timeout_s!r}")
         self._owns_client = client is None
         self._client = client or _client_of_environment()
+        # Exactly one request an attempt. Asked for in each request of a client that somebody else has made: else its
+        # own options hold, and the SDK's asyncio side repeats a request whose connection broke even if it has none. Our
+        # own client is made with them, which spares the SDK a retry object and 30 objects of cyclic garbage a call.
         self._http_options = types.HttpOptions(
             timeout=max(1, round(timeout_s * 1000)),
-            # Asked for in each request: else the client's own options hold, and the SDK's asyncio side repeats a
-            # request whose connection broke even if the client has none.
-            retry_options=types.HttpRetryOptions(attempts=1),
+            retry_options=None if self._owns_client else types.HttpRetryOptions(attempts=1),
         )
         self._config: dict[str, Any] = {
             "should_return_http_response": True,
@@ -172,10 +173,10 @@ def _config_class() -> type[GenerateContentConfig]:
 
 def _client_of_environment() -> Client:
     from google.auth.exceptions import GoogleAuthError
-    from google.genai import Client
+    from google.genai import Client, types
 
     try:
-        return Client()
+        return Client(http_options=types.HttpOptions(retry_options=types.HttpRetryOptions(attempts=1)))
     except (ValueError, GoogleAuthError) as exc:
         raise SettingsError(
             "no credentials for the Gemini API: set GEMINI_API_KEY, or for Vertex AI GOOGLE_GENAI_USE_VERTEXAI=true"

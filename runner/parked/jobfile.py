@@ -218,7 +218,10 @@ def payloads_in(source: str, *, stdin: BinaryIO | None = None) -> tuple[dict[str
                 job = _job(raw, "-")
             except InvalidJob as exc:
                 raise InvalidJobFile(f"line {number} of {name}: {exc}") from None
-            payloads[job.job_id] = job.payload
+            if payloads.setdefault(job.job_id, job.payload) != job.payload:
+                raise InvalidJobFile(f"line {number} of {name}: it has another payload for {job.job_id!r}")
+        if not payloads:
+            raise InvalidJobFile(f"{name} holds no payload")
     return payloads, None
 
 

@@ -9,17 +9,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from parked import answers, rules
 from parked.answers import NO_USAGE, Flaw, Usage, text_of
+from parked.carried import Carried, carried_error, class_names, exception_text, retold_error
 from parked.delay import asked_delay_s
 from parked.evidence import ErrorEvidence, Quota, embedded_error, evidence_of, json_like
 from parked.fingerprint import fingerprint
 from parked.request import request_facts
 from parked.rules import SHAPE_RULES, ExceptionRule, HttpRule
 from parked.scrub import scrubbed
+from parked.stopped import flaw_of_exception
 from parked.verdict import MEANINGS, Kind, Reason, Scope, Verdict
 
 __all__ = [
@@ -36,11 +37,10 @@ __all__ = [
 ]
 
 _CHAIN_LENGTH: Final = 20
-_MESSAGE_CHARS: Final = 8_000
+_TOKEN_FAULT: Final = ("google.auth.RefreshError",)  # as what it is judged where gRPC found no token
 
 
-@dataclass(frozen=True, slots=True)
-class HttpAnswer:
+class HttpAnswer(NamedTuple):
     """A response of the API as it came, unjudged. The Gemini adapter returns one for an HTTP 200."""
 
     status: int
@@ -48,8 +48,7 @@ class HttpAnswer:
     body: str | bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(NamedTuple):
     """What one attempt brought."""
 
     verdict: Verdict
@@ -287,53 +286,48 @@ def _quota_scope(rule: HttpRule, found: ErrorEvidence) -> Scope | None:
 
 
 def _exception_verdict(exc: Any) -> Verdict:
-    for link in _chain(exc):
+    links = sorted(_chain(exc), key=lambda link: not set(rules.VAGUE).isdisjoint(_names(link)))
+    for link in links:
         verdict = _link_verdict(link)
         if verdict is not None:
             return verdict
+    for link in links:
+        retold = retold_error(link, _names(link))
+        if retold is not None:
+            return _carried_verdict(retold)
     rule = rules.EXCEPTION_FALLBACK
     return _failure(rule.name, rule.reason, message=worded(exc))
 
 
 def _link_verdict(exc: Any) -> Verdict | None:
     """Judge one exception of a chain by what it carries or what it is; None if it says nothing."""
-    names = class_names(exc if isinstance(exc, type) else type(exc))
-    carried = _carried_error(exc, names)
-    if carried is not None:
-        return carried
-    text = _text(exc)
-    rule = _exception_rule(names, text)
+    names = _names(exc)
+    text = exception_text(exc)
+    carried = carried_error(exc, names)
+    rule = _exception_rule(rules.CLIENT_RULES, names, carried.message if carried is not None else text)
+    if rule is None and carried is not None:
+        if not carried.token_fault:
+            return _carried_verdict(carried)
+        rule = _exception_rule(rules.EXCEPTION_RULES, _TOKEN_FAULT, carried.token_fault)
+    if rule is None and (flaw := flaw_of_exception(exc, names, text)) is not None:
+        return _flaw_verdict(flaw)
+    rule = rule or _exception_rule(rules.EXCEPTION_RULES, names, text)
     return _failure(rule.name, rule.reason, message=worded(exc)) if rule is not None else None
 
 
-def _exception_rule(names: tuple[str, ...], text: str) -> ExceptionRule | None:
-    for rule in rules.EXCEPTION_RULES:
+def _exception_rule(table: tuple[ExceptionRule, ...], names: tuple[str, ...], text: str) -> ExceptionRule | None:
+    for rule in table:
         if not set(rule.names).isdisjoint(names) and (not rule.text or _says(rule.text, text)):
             return rule
     return None
 
 
-def _carried_error(exc: Any, names: tuple[str, ...]) -> Verdict | None:
-    """Judge the HTTP error that an exception carries: of the SDK, of google.api_core, of an HTTP client, or ours."""
-    if isinstance(exc, type):
-        return None
-    if "google.genai.APIError" in names or {"google.genai.ClientError", "google.genai.ServerError"} & set(names):
-        response = getattr(exc, "response", None)
-        body = getattr(exc, "details", None) or {"message": getattr(exc, "message", None) or _text(exc)}
-        return classify_http_error(getattr(exc, "code", None), body, _headers(response))
-    if "parked.ApiError" in names:
-        return classify_http_error(getattr(exc, "status_code", None), getattr(exc, "message", None) or _text(exc))
-    if "google.api_core.GoogleAPICallError" in names and getattr(exc, "code", None):
-        code = int(exc.code)
-        details = [dict(d) for d in getattr(exc, "details", None) or () if isinstance(d, Mapping)]
-        return classify_http_error(code, {"message": str(getattr(exc, "message", "")), "details": details})
-    if {"httpx.HTTPStatusError", "requests.HTTPError"} & set(names) and (sent := getattr(exc, "response", None)):
-        return classify_http_error(sent.status_code, sent.text, _headers(sent))
-    if {"aiohttp.ClientResponseError", "urllib.HTTPError"} & set(names):
-        status = getattr(exc, "status", None)
-        if isinstance(status, int) and status >= 400 and "aiohttp.ClientHttpProxyError" not in names:
-            return classify_http_error(status, getattr(exc, "message", None) or _text(exc), _headers(exc))
-    return None
+def _carried_verdict(carried: Carried) -> Verdict:
+    return classify_http_error(carried.status, carried.body, carried.headers)
+
+
+def _names(exc: Any) -> tuple[str, ...]:
+    return class_names(exc if isinstance(exc, type) else type(exc))
 
 
 def _chain(exc: Any) -> Iterator[Any]:
@@ -354,27 +348,6 @@ def _chain(exc: Any) -> Iterator[Any]:
                 waiting.append(link.__context__)
 
 
-def class_names(cls: type) -> tuple[str, ...]:
-    """Return `package.Class` along the hierarchy, the class itself first; of `google` two parts, httpx2 as httpx."""
-    names = []
-    for base in cls.__mro__:
-        module = str(base.__module__).split(".")
-        package = module[0].rstrip("2") if module[0] in ("httpx2", "httpcore2") else module[0]
-        if package == "google" and len(module) > 1:
-            package = f"google.{module[1]}"
-        names.append(f"{package.lstrip('_')}.{base.__name__}")
-    return tuple(names)
-
-
-def _headers(response: Any) -> Mapping[str, str] | None:
-    headers = getattr(response, "headers", None)
-    return headers if isinstance(headers, Mapping) or hasattr(headers, "items") else None
-
-
-def _text(exc: Any) -> str:
-    return "" if isinstance(exc, type) else str(exc)[:_MESSAGE_CHARS]
-
-
 def worded(exc: Any) -> str:
     """Return an exception as a traceback's last line says it.
 
@@ -383,7 +356,7 @@ def worded(exc: Any) -> str:
     """
     cls = exc if isinstance(exc, type) else type(exc)
     name = cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
-    text = _text(exc)
+    text = exception_text(exc)
     return f"{name}: {text}" if text else name
 
 

@@ -79,18 +79,23 @@ class Results:
 
     recovered: int = 0
     parked_again: int = 0
-    not_run: int = 0  # released, or in other hands by the time of their turn
-    spared: int = 0  # not tried, since no canary of their cause recovered
+    not_run: int = 0  # released, erased, or in other hands by the time of their turn
+    spared: int = 0  # not tried, since canaries of their cause have failed and none recovered
     stopped: bool = False  # drained before its end
     lost: list[str] = field(default_factory=list)  # job ids whose outcomes the ledger never took
 
     def add(self, hold: Hold) -> None:
         if hold.called and hold.row.state is State.RECOVERED:
             self.recovered += 1
-        elif hold.called and hold.row.state is State.PARKED and hold.finished:
+        elif has_failed(hold):
             self.parked_again += 1
         else:
             self.not_run += 1
+
+
+def has_failed(hold: Hold) -> bool:
+    """Whether a replay has called this job in vain."""
+    return hold.called and hold.finished and hold.row.state is State.PARKED
 
 
 def choose(
@@ -133,22 +138,28 @@ async def replayed(
     `make_pool` makes a pool for each of the two rounds. `results` counts along.
     """
     mending = mending or Mending()
-    first = {cause: ids[:canaries] if canaries else ids for cause, ids in causes.items()}
-    cause_of = {id: cause for cause, ids in first.items() for id in ids} if canaries else {}
-    healed: set[Cause] = set()
-    async for hold in _round(on, list(first.values()), replay_id, mending, make_pool, results):
-        results.add(hold)
-        if hold.row.state is State.RECOVERED and hold.row.id in cause_of:
-            healed.add(cause_of[hold.row.id])
-        yield hold
-    rest = {cause: ids[len(first[cause]) :] for cause, ids in causes.items()}
-    if results.stopped:
-        return
-    results.spared += sum(len(ids) for cause, ids in rest.items() if cause not in healed)
-    followers = [ids for cause, ids in rest.items() if cause in healed]
-    async for hold in _round(on, followers, replay_id, mending, make_pool, results):
-        results.add(hold)
-        yield hold
+    left = dict(causes)
+    while left and not results.stopped:
+        first = {cause: ids[:canaries] if canaries else ids for cause, ids in left.items()}
+        cause_of = {id: cause for cause, ids in first.items() for id in ids} if canaries else {}
+        healed: set[Cause] = set()
+        failed: set[Cause] = set()
+        async for hold in _round(on, list(first.values()), replay_id, mending, make_pool, results):
+            results.add(hold)
+            if (cause := cause_of.get(hold.row.id)) is not None:
+                if hold.row.state is State.RECOVERED:
+                    healed.add(cause)
+                elif has_failed(hold):
+                    failed.add(cause)
+            yield hold
+        left = {cause: ids[len(first[cause]) :] for cause, ids in left.items() if len(ids) > len(first[cause])}
+        results.spared += sum(len(left.pop(cause)) for cause in failed - healed if cause in left)
+        followers = [left.pop(cause) for cause in healed if cause in left]
+        if not results.stopped:
+            async for hold in _round(on, followers, replay_id, mending, make_pool, results):
+                results.add(hold)
+                yield hold
+        # What is left has told nothing: its canaries were taken by another replay. The next ones do.
 
 
 async def _round(
@@ -185,6 +196,10 @@ async def _replaying(
                 jobs = reader.jobs_with_payloads(page)
         holds = []
         for job in jobs:
+            if job.row.erased_at is not None:  # meanwhile; there is nothing to send
+                gone = Hold(job.row, None, on.ledger.owner_id, replay_id=replay_id, finished=True)
+                holds.append(gone)
+                continue
             hold = on.hold(job.row, decode(job.payload), replay_id=replay_id)
             hold.other_model = job.model
             holds.append(hold)

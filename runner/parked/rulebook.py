@@ -16,6 +16,7 @@ TABLES: Final[tuple[tuple[str, tuple[Rule, ...]], ...]] = (
     ("A block reason of the prompt", rules.BLOCK_RULES),
     ("A finish reason of an answer other than STOP", rules.FINISH_RULES),
     ("The shape of an answer", tuple(rules.SHAPE_RULES.values())),
+    ("An exception that says more than the status it carries", rules.CLIENT_RULES),
     ("An exception, or one that it was raised from", (*rules.EXCEPTION_RULES, rules.EXCEPTION_FALLBACK)),
     ("A request for which a batch gave nothing, by the state of the batch", rules.BATCH_STATE_RULES),
 )

@@ -147,6 +147,14 @@ HTTP_RULES: Final = (
         r"|out of credits|spend(ing)? (cap|limit)|billing (account )?(is|has been) (not |dis)"
         r"|requires billing|enable billing|billing to be enabled)",
     ),
+    HttpRule(
+        "http.429.no_tier",
+        Reason.NO_QUOTA,
+        "https://github.com/ai-christianson/RA.Aid/issues/182",
+        statuses=(429,),
+        text=r"(n.?t|\bnot) have (a |any )?free (quota )?tier\b|\bno free (quota )?tier\b"
+        r"|\bnot (available|offered|included) (in|on|for|with) (the |your )?free (quota |usage )?tier\b",
+    ),
     HttpRule("http.429.per_day", Reason.DAILY_QUOTA_EXHAUSTED, _RATE_LIMITS, statuses=(429,), quota="day"),
     HttpRule("http.429.quota", Reason.RATE_LIMITED, _RATE_LIMITS, statuses=(429,), quota="named"),
     HttpRule(
@@ -275,7 +283,8 @@ HTTP_RULES: Final = (
         Reason.INPUT_TOO_LARGE,
         "https://github.com/google-gemini/gemini-cli/issues/4231",
         statuses=(400, 422),
-        text=r"^(?!.*(output[ _]?tokens?|thinking|nesting|depth|schema|declarations))"
+        text=r"\binput( or output)? token counts?\b[^.]{0,40}\b(more|greater|larger|higher) than\b"
+        r"|^(?!.*(output[ _]?tokens?|thinking|nesting|depth|schema|declarations))"
         r"(.*\b(tokens?|size|payload|bytes|pages?|length|duration|images?|videos?|audio|documents?|prompt|text"
         r"|input|contents?"
         r"|context|files?|body)\b.*\b(exceed\w*|(too|so) (large|long|big|many)|over the limit|larger than|longer than"
@@ -335,6 +344,67 @@ _TRANSPORT = (
     "urllib.URLError",
     "ssl.SSLError",
     "google.auth.TransportError",
+)
+
+_PYDANTIC = ("pydantic_core.ValidationError", "pydantic.ValidationError")
+# The SDK's models that a caller fills for a request, and those of its responses; a test looks them up in the SDK. Left
+# out are names that a caller may well give a model of its own for an answer, such as File, Image and Transcription.
+REQUEST_CLASSES: Final = (
+    "AutomaticFunctionCallingConfig", "BatchJobSource", "Blob", "CodeExecutionResult", "ComputeTokensConfig",
+    "ComputerUse", "Content", "CountTokensConfig", "CreateBatchJobConfig", "CreateCachedContentConfig",
+    "CreateFileConfig", "DownloadFileConfig", "EditImageConfig", "EmbedContentConfig", "ExecutableCode", "FileData",
+    "FileSearch", "FunctionCall", "FunctionCallingConfig", "FunctionDeclaration", "FunctionResponse",
+    "FunctionResponseBlob", "FunctionResponseFileData", "FunctionResponsePart", "GenerateContentConfig",
+    "GenerateImagesConfig", "GenerateVideosConfig", "GenerationConfig", "GoogleMaps", "GoogleSearch",
+    "GoogleSearchRetrieval", "HttpOptions", "HttpRetryOptions", "ImageConfig", "InlinedRequest", "LiveConnectConfig",
+    "ModelArmorConfig", "ModelSelectionConfig", "MultiSpeakerVoiceConfig", "Part", "PartMediaResolution",
+    "PrebuiltVoiceConfig", "RetrievalConfig", "SafetySetting", "Schema", "SpeakerVoiceConfig", "SpeechConfig",
+    "ThinkingConfig", "Tool", "ToolCodeExecution", "ToolConfig", "UploadFileConfig", "UrlContext", "VideoMetadata",
+    "VoiceConfig",
+)  # fmt: skip
+RESPONSE_CLASSES: Final = (
+    "BatchJob", "CachedContent", "ComputeTokensResponse", "CountTokensResponse", "CreateFileResponse",
+    "EditImageResponse", "EmbedContentResponse", "GenerateContentResponse", "GenerateImagesResponse",
+    "GenerateVideosOperation", "GenerateVideosResponse", "HttpResponse", "InlinedResponse", "ListBatchJobsResponse",
+    "ListCachedContentsResponse", "ListFilesResponse", "ListModelsResponse", "UpscaleImageResponse",
+)  # fmt: skip
+_CHANNEL = (
+    "google.api_core.ServiceUnavailable",
+    "google.api_core.RetryError",
+    "grpc.RpcError",
+    "grpc.AioRpcError",
+    "grpc._InactiveRpcError",
+    "grpc._MultiThreadedRendezvous",
+)
+# Raised for whatever was no HTTP answer, so that what they were raised for is looked at first.
+VAGUE: Final = ("openai.APIConnectionError", "litellm.APIConnectionError")
+_LITELLM = "https://docs.litellm.ai/docs/exception_mapping"
+
+# These say more than the HTTP or gRPC status that comes with them: the client made it up.
+CLIENT_RULES: Final = (
+    ExceptionRule(
+        "client.channel",
+        Reason.NETWORK,
+        "https://github.com/google/generative-ai-docs/issues/314",
+        _CHANNEL,
+        text=r"^(timeout of [\d.]+s exceeded, last exception: )?(503 )?"
+        r"(failed to connect to (all addresses|remote host)|(connection .{0,40}|tcp )handshake|dns resolution failed"
+        r"|name resolution failure|socket closed|(http2 )?.{0,40}\bgoaway\b|connection reset by peer|recvmsg:|sendmsg:"
+        r"|end of tcp stream|stream removed|keepalive watchdog timeout|ping timeout|transport closed)",
+    ),
+    ExceptionRule(
+        "client.timeout",
+        Reason.TIMEOUT,
+        _LITELLM,
+        ("openai.APITimeoutError", "litellm.Timeout", "litellm.APITimeoutError"),
+    ),
+    ExceptionRule(
+        "client.connection",
+        Reason.NETWORK,
+        "https://github.com/BerriAI/litellm/issues/12100",
+        VAGUE,
+    ),
+    ExceptionRule("client.context_window", Reason.INPUT_TOO_LARGE, _LITELLM, ("litellm.ContextWindowExceededError",)),
 )
 
 EXCEPTION_RULES: Final = (
@@ -453,15 +523,23 @@ EXCEPTION_RULES: Final = (
         "exception.response_model",
         Reason.CLIENT_FAULT,
         _SDK_TYPES,
-        ("pydantic_core.ValidationError", "pydantic.ValidationError"),
-        text=r"^\d+ validation errors? for \w*(response|candidate)\b",
+        _PYDANTIC,
+        text=rf"^\d+ validation errors? for ({'|'.join(RESPONSE_CLASSES)})(?!\w)",
     ),
     # The SDK refuses the request before it is sent.
     ExceptionRule(
         "exception.request_model",
         Reason.INVALID_REQUEST,
         _SDK_TYPES,
-        ("pydantic_core.ValidationError", "pydantic.ValidationError"),
+        _PYDANTIC,
+        text=rf"^\d+ validation errors? for (_\w+Parameters|{'|'.join(REQUEST_CLASSES)})(?!\w)",
+    ),
+    # Any other model is the caller's own, and what it refuses is the answer.
+    ExceptionRule(
+        "exception.answer_model",
+        Reason.MALFORMED_ANSWER,
+        "https://github.com/567-labs/instructor/issues/2232",
+        _PYDANTIC,
     ),
     ExceptionRule(
         "exception.sdk_refuses",
@@ -694,6 +772,19 @@ EXCEPTION_RULES: Final = (
         text=r"^\[Errno (-\d+|8|11001|51|54|60|61|64|65|100|101|103|104|110|111|112|113)\]|network is unreachable"
         r"|no route to host|name or service not known|temporary failure in name resolution"
         r"|multiple exceptions: .{0,80}connect call failed",
+    ),
+    # Of a blocked prompt or answer whose reason the exception doesn't name.
+    ExceptionRule(
+        "exception.prompt_blocked",
+        Reason.PROMPT_BLOCKED,
+        "https://github.com/FoundationAgents/MetaGPT/issues/1821",
+        ("google.generativeai.BlockedPromptException",),
+    ),
+    ExceptionRule(
+        "exception.answer_blocked",
+        Reason.ANSWER_BLOCKED,
+        "https://github.com/googleapis/python-aiplatform/blob/main/vertexai/generative_models/_generative_models.py",
+        ("vertexai.ResponseBlockedError",),
     ),
     ExceptionRule(
         "exception.continuation",

@@ -6,11 +6,12 @@ import contextvars
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, assert_never
 
 from parked.calls import Call, call_threads
-from parked.course import NEVER_AN_OUTCOME, Ask, Effect, Hold, Raised, Record, Reply, Sleep, Turn, course
-from parked.errors import OwnerLost, ParkedError
+from parked.course import NEVER_AN_OUTCOME, Ask, Effect, Hold, Inspect, Raised, Record, Reply, Sleep, Turn, course
+from parked.errors import OwnerLost, ParkedError, SettingsError
 from parked.job import Job, Outcome, State
 from parked.ledger import operations as op
 from parked.ledger.writer import Ticket
@@ -66,6 +67,8 @@ class SyncDriver:
                 return self._turn(model)
             case Ask():
                 return self._ask(effect, hold, trace)
+            case Inspect(judged):
+                return self._on.inspect(judged)
             case Sleep(wait_s):
                 return self._sleep(wait_s)
             case _:
@@ -121,6 +124,8 @@ class Runner(BaseRunner):
     """Runs jobs: each is committed before its first call, retried by the policy, and ends answered or parked."""
 
     def _set_up(self) -> None:
+        if iscoroutinefunction(self._on.check):
+            raise SettingsError("a check that has to be awaited needs an AsyncRunner")
         self._driver = SyncDriver(self._on)
         self._pools: set[PoolThread] = set()
 

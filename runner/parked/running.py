@@ -14,7 +14,7 @@ from parked.delay import next_pacific_midnight
 from parked.errors import InvalidJob, SettingsError
 from parked.gate import Gates
 from parked.job import ANSWERED, Job, Outcome, State, check_name
-from parked.judge import Judged, judge_answer, judge_exception, request_facts, text_of
+from parked.judge import Judged, judge_answer, judge_exception, text_of
 from parked.ledger import Ledger
 from parked.ledger import operations as op
 from parked.ledger.codec import decode, encode, encode_answer, identity
@@ -58,6 +58,8 @@ class Running:
             raise SettingsError(
                 f"call_model must be a function (payload, model) -> answer, got {type(self.call_model).__name__}"
             )
+        if self.check is not None and not callable(self.check):
+            raise SettingsError(f"check must be a function of the answer, got {type(self.check).__name__}")
         self.caller = self.caller or name_of(self.call_model)
         check = name_of(self.check) if self.check else ""
         self.checker = self.checker or str(CheckerName(check, self.allow_truncated))
@@ -103,6 +105,7 @@ class Running:
     def rules(self, *, alone: bool) -> Rules:
         return Rules(
             judge=self.judge,
+            has_check=self.check is not None,
             heed=lambda model, verdict: self.gates.heed(
                 model, verdict, longest_s=self.policy.max_wait_s, now=self.clock.monotonic()
             ),
@@ -121,12 +124,13 @@ class Running:
             case Raised(error):
                 return judge_exception(error)
             case Returned(value):
-                judged = judge_answer(value, request=request_facts(payload), allow_truncated=self.allow_truncated)
+                return judge_answer(value, request=payload, allow_truncated=self.allow_truncated)
             case _:
                 assert_never(reply.outcome)
-        if self.check is None or not judged.verdict.ok:
-            return judged
-        return checked(self.check, judged)
+
+    def inspect(self, judged: Judged) -> Judged:
+        """What remains of a success after the check, where there is one."""
+        return judged if self.check is None or not judged.verdict.ok else checked(self.check, judged)
 
     # --- ending ---
 
@@ -149,7 +153,7 @@ class Running:
         def keep(call: Call) -> None:
             if not isinstance(call.outcome, Returned):
                 return
-            judged = self.judge(payload, Reply(call.outcome, duration_s=0.0))
+            judged = self.inspect(self.judge(payload, Reply(call.outcome, duration_s=0.0)))
             if judged.verdict.ok:
                 closing = op.Closing(
                     rule=judged.verdict.rule,

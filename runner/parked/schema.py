@@ -1,17 +1,18 @@
 """A JSON Schema as the check of an answer: `parked run --schema FILE`.
 
-What is wrong is told as a place and the rule that is broken there; the answer itself is not quoted. The schema is kept
-in the ledger under a name made from its hash, so that a replay has it on every machine.
+Where more than one candidate was asked for, each has to pass. What is wrong is told as a place and the rule that is
+broken there; the answer itself is not quoted. The schema is kept in the ledger under a name made from its hash, so that
+a replay has it on every machine.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from parked.answers import RESPONSE_KEYS, text_of
+from parked.answers import RESPONSE_KEYS, texts_of
 from parked.errors import SettingsError
 from parked.ledger.codec import identity
 
@@ -19,16 +20,22 @@ if TYPE_CHECKING:
     from parked.ledger import Ledger
 
 PREFIX: Final = "schema:"
+TOO_DEEP: Final = "the answer is nested too deeply to be held against the schema"
 _HASH_CHARS: Final = 16
 _REFERENCES: Final = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 _RULE_CHARS: Final = 120
+# What applies to the same value as the schema that holds it: one schema, a list of them, or one for each property.
+_IN_PLACE: Final = ("not", "if", "then", "else")
+_IN_PLACE_LISTS: Final = ("allOf", "anyOf", "oneOf")
+_IN_PLACE_BY_PROPERTY: Final = ("dependentSchemas", "dependencies")
 
 
 class SchemaCheck:
     """A check (see `Check`) that holds the text of an answer against a JSON Schema.
 
     Raises:
-        SettingsError: `schema` is no JSON Schema, or refers to something that is not in it; nothing is fetched.
+        SettingsError: `schema` is no JSON Schema, refers to something that is not in it (nothing is fetched), or to
+            itself in a circle, so that it could judge nothing.
     """
 
     def __init__(self, schema: Any) -> None:
@@ -38,18 +45,35 @@ class SchemaCheck:
 
     def __call__(self, answer: Any) -> str | None:
         """Return what is wrong with an answer, None if nothing is. An own caller's JSON value counts as it is."""
+        if isinstance(answer, str):
+            return self._wrong_with_text(answer)
+        if not isinstance(answer, Mapping) or RESPONSE_KEYS.isdisjoint(answer):
+            return self._wrong_with(answer)
+        texts = texts_of(answer) or [None]
+        for number, text in enumerate(texts, start=1):
+            why = self._wrong_with_text(text)
+            if why is not None:
+                return f"of candidate {number} {why}" if len(texts) > 1 else why
+        return None
+
+    def _wrong_with_text(self, text: str | None) -> str | None:
+        if text is None:
+            return "the answer has no text for the schema to hold against"
+        try:
+            value = json.loads(text, parse_constant=_refuse)
+        except ValueError as exc:
+            return f"the text of the answer is no JSON: {exc}"
+        except RecursionError:
+            return TOO_DEEP
+        return self._wrong_with(value)
+
+    def _wrong_with(self, value: Any) -> str | None:
         from jsonschema.exceptions import best_match
 
-        value = answer
-        text = text_of(answer)
-        if text is not None:
-            try:
-                value = json.loads(text, parse_constant=_refuse)
-            except ValueError as exc:
-                return f"the text of the answer is no JSON: {exc}"
-        elif isinstance(answer, Mapping) and not RESPONSE_KEYS.isdisjoint(answer):
-            return "the answer has no text for the schema to hold against"
-        broken = best_match(self._validator.iter_errors(value))
+        try:
+            broken = best_match(self._validator.iter_errors(value))
+        except RecursionError:
+            return TOO_DEEP
         if broken is None:
             return None
         rule = json.dumps(broken.validator_value)
@@ -112,7 +136,7 @@ def _validator(schema: Any) -> Any:
 
 
 def _resolve_all(schema: Mapping[str, Any], kind: Any) -> None:
-    """Refuse a reference that leads nowhere now, rather than at every answer.
+    """Refuse a reference that leads nowhere, or back to where it stands, now rather than at every answer.
 
     Raises:
         SettingsError: names it.
@@ -121,18 +145,59 @@ def _resolve_all(schema: Mapping[str, Any], kind: Any) -> None:
     from referencing.exceptions import Unresolvable
     from referencing.jsonschema import specification_with
 
-    resource = specification_with(kind.ID_OF(kind.META_SCHEMA)).create_resource(schema)
+    specification = specification_with(kind.ID_OF(kind.META_SCHEMA))
+    resource = specification.create_resource(schema)
     at = REGISTRY.with_resource("", resource).resolver_with_root(resource)
     waiting = [(resource, at)]
+    # Which schemas apply to the same value as a schema, by identity; and the reference that names it, if one does.
+    same_value: dict[int, list[tuple[int, str]]] = {}
     while waiting:
         resource, at = waiting.pop()
-        contents = resource.contents if isinstance(resource.contents, Mapping) else {}
-        for name in _REFERENCES & contents.keys():
+        contents = resource.contents
+        if not isinstance(contents, Mapping) or id(contents) in same_value:
+            continue
+        leads_to = same_value[id(contents)] = [(id(sub), "") for sub in _in_place(contents)]
+        for name in sorted(_REFERENCES & contents.keys()):
             try:
-                at.lookup(contents[name])
+                found = at.lookup(contents[name])
             except Unresolvable:
                 raise SettingsError(f"its {name} {contents[name]!r} leads to nothing; nothing is fetched") from None
+            leads_to.append((id(found.contents), f"{name} {contents[name]!r}"))
+            waiting.append((specification.create_resource(found.contents), found.resolver))
         waiting += [(sub, at.in_subresource(sub)) for sub in resource.subresources()]
+    _refuse_circles(same_value)
+
+
+def _in_place(contents: Mapping[str, Any]) -> Iterator[Any]:
+    yield from (contents[name] for name in _IN_PLACE if name in contents)
+    for name in _IN_PLACE_LISTS:
+        several = contents.get(name)
+        yield from several if isinstance(several, list) else ()
+    for name in _IN_PLACE_BY_PROPERTY:
+        by_property = contents.get(name)
+        yield from by_property.values() if isinstance(by_property, Mapping) else ()
+
+
+def _refuse_circles(same_value: Mapping[int, list[tuple[int, str]]]) -> None:
+    """Refuse a schema that applies itself to the same value again and again. `same_value`: as in `_resolve_all`."""
+    done: set[int] = set()
+    for start in same_value:
+        way = {start: ""}  # the schemas that lead here, each with the reference that led to it
+        waiting = [iter(same_value[start])]
+        while waiting:
+            schema, reference = next(waiting[-1], (None, ""))
+            if schema is None:
+                waiting.pop()
+                done.add(way.popitem()[0])
+            elif schema in way:
+                circle = [*list(way.values())[list(way).index(schema) + 1 :], reference]
+                said = ", ".join(filter(None, circle))
+                raise SettingsError(
+                    f"its {said} leads back to itself on the same value, so that it could judge nothing"
+                )
+            elif schema in same_value and schema not in done:
+                way[schema] = reference
+                waiting.append(iter(same_value[schema]))
 
 
 def _refuse(constant: str) -> None:

@@ -16,34 +16,89 @@ REMOVED: Final = "[removed]"
 _NAME: Final = (
     r"(?:x[-_]goog[-_])?(?:api[-_ ]?key|signature|credential|security[-_]token)"
     r"|(?:access|refresh|id|auth|bearer|session|oauth|subject|security)[-_]?token"
-    r"|(?:client|account)[-_]?secret|secret|pass(?:word|wd)|private[-_]?key(?:[-_]?id)?|(?:set-)?cookie"
+    r"|(?:client|account)[-_]?secret|secret|pass(?:word|wd|phrase)|private[-_]?key(?:[-_]?id)?|(?:set-)?cookie"
 )
-_SHORT_NAME: Final = r"key|token|sig|assertion|googleaccessid|awsaccesskeyid"
-# Where a word begins: also behind an escape of a string that was printed or encoded once more (`\\nkey=…`, `%26key=…`).
-_ESCAPED: Final = r"(?<=\\[nrtbf])|(?<=\\u0026)|(?<=%26)"
+_SHORT_NAME: Final = r"key|token|sig|pwd|assertion|googleaccessid|awsaccesskeyid"
+_AUTHORIZATION: Final = r"(?:proxy-)?authorization"
+# Where a word begins: also behind an escape of a string that was printed or encoded once more or twice (`\\nkey=…`,
+# `%26key=…`, `%253Fkey=…`).
+_ESCAPED: Final = r"(?<=\\[nrtbf])|(?<=\\u0026)|(?<=%[0-9A-Fa-f]{2})|(?<=%25[0-9A-Fa-f]{2})"
 _EDGE: Final = rf"(?:(?<!\w)|{_ESCAPED})"
-_BEFORE: Final = rf"(?i)(?:(?<![a-z0-9])|{_ESCAPED})((?:"
-_IS: Final = r"(?:\\?[\"'])?\s{0,3}(?:[:=]|%3[ad]|\\u003[ad])\s{0,3}"
+_BEFORE: Final = rf"(?i)(?:(?<![a-z0-9])|{_ESCAPED})"
+# A quote, as it stands in JSON that was put into JSON up to four times, and in HTML; and what stands between a name and
+# its value. A value in quotes ends with the quote that began it, and may be on the next line.
+_QUOTE: Final = r"(?:\\{0,15}[\"']|\\{1,8}u002[27]|&(?:quot|apos|#0?3[49]);)"
+_COLON: Final = r"(?:[:=]|%(?:25){0,2}3[ad]|\\{1,8}u003[ad])"
+_IS: Final = rf"(?:\s{{0,3}}{_COLON}\s{{0,3}}|{_QUOTE}\s{{0,3}}{_COLON}\s{{0,80}})"
+_QUOTED: Final = rf"b?(?P<quote>{_QUOTE}))(?:(?!(?P=quote))(?:\\.|.))*"
+_BARE: Final = r"[^\s\"'`&,;<>()\[\]{}]+"
 
-# Each pattern, and what takes the place of its match. Ordered: a whole header or block before its parts.
+# What a text has in it, in lower case, if the pattern can match: looking for words is a hundred times cheaper.
+_NAMED: Final = ("key", "token", "secret", "pass", "pwd", "cookie", "credential", "sig", "assertion", "accessid")
+_AUTHORIZED: Final = ("authorization",)
+
+# Those words, each pattern, and what takes the place of its match. Ordered: a whole header or block before its parts.
 _SECRETS: Final = (
-    (r"-----BEGIN [^-\n]{0,60}-----.*?(?:-----END [^-\n]{0,60}-----|\Z)", REMOVED),
-    (rf"(?i){_EDGE}((?:proxy-)?authorization{_IS}b?(?:\\?[\"'])?)[^\"'\r\n,}}]+", rf"\1{REMOVED}"),
-    (rf"(?i){_EDGE}(bearer|basic)\s{{1,3}}[\w.~+/=:-]{{6,}}", rf"\1 {REMOVED}"),
-    (rf"{_BEFORE}{_NAME}|{_SHORT_NAME}){_IS}b?\\?\")[^\"]*", rf"\1{REMOVED}"),
-    (rf"{_BEFORE}{_NAME}|{_SHORT_NAME}){_IS}b?\\?')[^']*", rf"\1{REMOVED}"),
-    (rf"{_BEFORE}{_NAME}){_IS}(?!//))[^\s\"'`&,;<>()\[\]{{}}]+", rf"\1{REMOVED}"),
-    (rf"{_BEFORE}{_SHORT_NAME})(?:=|:(?!//)|%3[ad]|\\u003[ad]))[^\s\"'`&,;<>()\[\]{{}}]+", rf"\1{REMOVED}"),
-    (rf"(?i){_EDGE}([a-z][a-z0-9+.-]{{1,20}}://)[^\s/@\"'<>]{{1,300}}@", rf"\1{REMOVED}@"),
+    (("-----begin ",), r"-----BEGIN [^-\n]{0,60}-----.*?(?:-----END [^-\n]{0,60}-----|\Z)", REMOVED),
+    # Headers as pairs (`('x-api-key', '…')`), and flags in a list of arguments.
+    (
+        (*_NAMED, *_AUTHORIZED),
+        rf"(?i)((?:[\[(]\s{{0,3}}b?{_QUOTE}(?:[\w-]{{0,30}}[-_])?|{_QUOTE}--?(?:[\w-]{{0,30}}-)?)"
+        rf"(?:{_NAME}|{_AUTHORIZATION}){_QUOTE}\s{{0,3}},\s{{0,80}}{_QUOTED}",
+        rf"\1{REMOVED}",
+    ),
+    # The parameters of these schemes have quotes and commas of their own.
+    (
+        _AUTHORIZED,
+        rf"(?i){_EDGE}({_AUTHORIZATION}{_IS}b?{_QUOTE}?)(?:digest|oauth|hawk|signature|aws4-hmac-sha256)\s[^\r\n]*",
+        rf"\1{REMOVED}",
+    ),
+    (_AUTHORIZED, rf"(?i){_EDGE}({_AUTHORIZATION}{_IS}{_QUOTED}", rf"\1{REMOVED}"),
+    (_AUTHORIZED, rf"(?i){_EDGE}({_AUTHORIZATION}{_IS})[^\"'\r\n,}}]+", rf"\1{REMOVED}"),
+    (("bearer", "basic"), rf"(?i){_EDGE}(bearer|basic)\s{{1,3}}[\w.~+/=:-]{{6,}}", rf"\1 {REMOVED}"),
+    (_NAMED, rf"{_BEFORE}((?:{_NAME}|{_SHORT_NAME}){_IS}{_QUOTED}", rf"\1{REMOVED}"),
+    (("cookie",), rf"{_BEFORE}((?:set-)?cookie{_IS}){_BARE}(?:;\s{{0,3}}{_BARE})*", rf"\1{REMOVED}"),
+    (_NAMED, rf"{_BEFORE}((?:{_NAME}){_IS}(?!//)){_BARE}", rf"\1{REMOVED}"),
+    (_NAMED, rf"{_BEFORE}((?:{_SHORT_NAME}){_COLON}(?!//)){_BARE}", rf"\1{REMOVED}"),
+    # Without a colon: a flag of a command, and a key that a message quotes.
+    (
+        ("--",),
+        rf"(?i)(?<!\S)(--(?:[\w-]{{0,30}}-)?(?:{_NAME}|token)[\s=]{{1,3}}(?!--)[\"']?)[^\s\"']+",
+        rf"\1{REMOVED}",
+    ),
+    (
+        ("-u",),
+        r"(?<!\S)((?:-u|--(?:proxy-)?user)[\s=]{1,3}[\"']?[^\s:\"']{1,100}:)[^\s\"']+",
+        rf"\1{REMOVED}",
+    ),
+    (
+        ("key", "token", "pass"),
+        rf"{_BEFORE}((?:api[-_ ]?key|(?:access|refresh|auth)[-_ ]token|password|passphrase)\s(?P<quote>{_QUOTE}|`))"
+        r"[^\s\"'`]{6,}(?=(?P=quote))",
+        rf"\1{REMOVED}",
+    ),
+    (("://",), rf"(?i){_EDGE}([a-z][a-z0-9+.-]{{1,20}}://)[^\s/@\"'<>]{{1,300}}@", rf"\1{REMOVED}@"),
     # Secrets that are known by their look: API keys and OAuth tokens of Google, JWTs, keys of other services.
-    (r"AIza[\w-]{16,}|GOCSPX-[\w-]{10,}", REMOVED),
-    (rf"{_EDGE}(?:AQ\.[\w-]{{16,}}|ya29\.[\w.~+/-]{{10,}}|1//0[\w-]{{10,}})", REMOVED),
-    (rf"(?:(?<![\w-])|{_ESCAPED})ey[JI][\w-]{{8,}}\.[\w-]{{4,}}(?:\.[\w-]*)?", REMOVED),
-    (rf"{_EDGE}(?:(?:sk|pk|rk)-[\w-]{{16,}}|(?:AKIA|ASIA)[A-Z0-9]{{12,}})", REMOVED),
-    (rf"{_EDGE}(?:gh[opsu]_|github_pat_)\w{{20,}}", REMOVED),
+    (("aiza", "gocspx-"), r"AIza[\w-]{16,}|GOCSPX-[\w-]{10,}", REMOVED),
+    (
+        ("aq.", "ya29.", "1//0"),
+        rf"{_EDGE}(?:AQ\.[\w-]{{16,}}|ya29\.[\w.~+/-]{{10,}}|1//0[\w-]{{10,}})",
+        REMOVED,
+    ),
+    (("eyj", "eyi"), rf"(?:(?<![\w-])|{_ESCAPED})ey[JI][\w-]{{8,}}\.[\w-]{{4,}}(?:\.[\w-]*)?", REMOVED),
+    (
+        ("sk-", "pk-", "rk-", "akia", "asia"),
+        rf"{_EDGE}(?:(?:sk|pk|rk)-[\w-]{{16,}}|(?:AKIA|ASIA)[A-Z0-9]{{12,}})",
+        REMOVED,
+    ),
+    (
+        ("_live_", "_test_", "xox", "xapp-", "glpat-", "hf_"),
+        rf"{_EDGE}(?:[spr]k_(?:live|test)_[\w-]{{10,}}|(?:xox[a-z]|xapp|glpat)-[\w-]{{10,}}|hf_[A-Za-z0-9]{{20,}})",
+        REMOVED,
+    ),
+    (("gho_", "ghp_", "ghs_", "ghu_", "github_pat_"), rf"{_EDGE}(?:gh[opsu]_|github_pat_)\w{{20,}}", REMOVED),
 )
 # Patterns are compiled on first use, by `re` itself: most runs meet no failure, and every import would pay for them.
-_HINT: Final = r"(?i)[:=@.-]|%3|\\u003|//|bearer|basic|AIza|AKIA|ASIA|gh[opsu]_|github_pat_"
 _CONTROL: Final = r"[\x00-\x08\x0b-\x1f\x7f]"
 _WINDOW_CHARS: Final = 4 * MAX_MESSAGE_CHARS
 # How a quote opens and how it closes; an apostrophe inside a word does neither.
@@ -64,8 +119,9 @@ def scrubbed(text: str, *, limit: int = MAX_MESSAGE_CHARS) -> str:
         text = text.encode("utf-8", "backslashreplace").decode("utf-8")
     if not text.isprintable():
         text = re.sub(_CONTROL, " ", text)
-    if re.search(_HINT, text):
-        for pattern, replacement in _SECRETS:
+    lowered = text.lower()
+    for words, pattern, replacement in _SECRETS:
+        if any(word in lowered for word in words):
             text = re.sub(pattern, replacement, text, flags=re.DOTALL)
     if len(text) > limit or was_cut:
         text = text[: limit - 1] + "…"
@@ -86,3 +142,8 @@ def unquoted(text: str) -> str:
                 end = first.end() + last.end()
             text = f"{text[: first.start()]} {text[end:]}"
     return text
+
+
+def is_outside_quotes(text: str, at: int) -> bool:
+    """Whether what begins at `at` doesn't stand in quotes that were opened before."""
+    return unquoted(f"{text[:at]}\0").endswith("\0")

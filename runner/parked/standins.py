@@ -13,8 +13,10 @@ from http import HTTPStatus
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
+from parked.carried import RETELLERS
 from parked.evidence import CANONICAL_STATUSES
-from parked.rules import EXCEPTION_RULES
+from parked.rules import CLIENT_RULES, EXCEPTION_RULES
+from parked.stopped import NAMES as STOPPED
 
 _TEXT_CHARS: Final = 200_000  # of a traceback the end counts
 _MESSAGE_CHARS: Final = 50_000
@@ -28,7 +30,7 @@ _BETWEEN: Final = (
 _GROUP_MARGIN: Final = r"(?m)^ *(?:\+-[^\n]*\n|[|+] ?)"
 _LOOKS_RAISED: Final = r"(?:Error|Exception|Timeout|Interrupt|Warning)$|\b(?:exceptions?|errors?)\.\w+$"
 _API_CORE: Final = "google.api_core.exceptions"
-_STATUS: Final = r"\W{0,3}(?:HTTP Error |(?:Client|Server) error ')?([45]\d\d)\b"
+_STATUS: Final = r"\W{0,3}(?:HTTP Error |HttpError |Error code: |status_code: |(?:Client|Server) error ')?([45]\d\d)\b"
 
 # Classes that carry a status, so that no rule lists them. A bare name is taken for the first that is listed.
 _CARRIERS: Final = (
@@ -40,6 +42,10 @@ _CARRIERS: Final = (
     "urllib.HTTPError",
     "requests.HTTPError",
     "parked.ApiError",
+    "grpc._InactiveRpcError",
+    "grpc.AioRpcError",
+    *RETELLERS,
+    *STOPPED,
 )
 
 
@@ -69,7 +75,7 @@ def stand_in(name: str, message: str, *, carried: Any = None) -> BaseException:
     base: type[BaseException] = Exception
     if module == "builtins" and _builtin(leaf) is not None:
         base = _builtin(leaf) or base
-    elif module.startswith("google.api_core."):
+    elif module.startswith("google.api_core"):
         base = type("GoogleAPICallError", (Exception,), {"__module__": _API_CORE})
     own = {"__module__": module, "__init__": lambda self: None, "__str__": lambda self: message}
     exc: BaseException = type(leaf, (base,), own)()
@@ -158,7 +164,7 @@ def _home_of(leaf: str) -> str:
 
 
 def _homes() -> dict[str, str]:
-    listed = [name for rule in EXCEPTION_RULES for name in rule.names]
+    listed = [name for rule in (*EXCEPTION_RULES, *CLIENT_RULES) for name in rule.names]
     return {leaf: module for module, _, leaf in (name.rpartition(".") for name in reversed([*_CARRIERS, *listed]))}
 
 

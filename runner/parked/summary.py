@@ -20,6 +20,7 @@ from parked.reasons import explain
 LAST_SUMMARY: Final = "last_summary"  # the mark that a scheduled summary leaves: when it was made, in epoch seconds
 
 SHOWN_CAUSES: Final = 10
+ERASED_REMEDY: Final = "discard them, after a replay of others with this cause: they were erased and can't run again"
 _WAITING: Final = (State.PENDING, State.RUNNING, State.REPLAYING)
 
 
@@ -32,7 +33,7 @@ class ParkedClass:
 
 @dataclass(frozen=True, slots=True)
 class ParkedCause:
-    """Parked jobs that share a fingerprint."""
+    """Parked jobs that share a fingerprint; those that were erased are a cause of their own."""
 
     fingerprint: str | None
     error_class: str
@@ -45,6 +46,7 @@ class ParkedCause:
     job_id: str  # one of them
     pipeline: str
     batch: str
+    erased: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def summarise(reader: Reader, *, where: str, since: float | None = None, now: fl
     causes = reader.causes(Filters())
     jobs_by_class: Counter[str] = Counter()
     new_by_class: Counter[str] = Counter()
-    new_by_cause: Counter[tuple[str | None, str, str]] = Counter()
+    new_by_cause: Counter[tuple[str | None, str, str, bool]] = Counter()
     for cause in causes:
         jobs_by_class[cause.error_class] += cause.jobs
     for cause in [] if since is None else reader.causes(Filters(since=since)):
@@ -114,6 +116,11 @@ def summarise(reader: Reader, *, where: str, since: float | None = None, now: fl
     )
 
 
+def remedy_of(cause: Cause) -> str:
+    """Return what to do about a cause."""
+    return ERASED_REMEDY if cause.erased else explain(cause.reason).remedy
+
+
 def render(summary: Summary) -> str:
     """Return the summary as text. Its first line names the ledger."""
     lines = [f"ledger {summary.ledger}", _headline(summary)]
@@ -136,14 +143,15 @@ def render(summary: Summary) -> str:
 
 
 def next_commands(summary: Summary) -> list[list[str]]:
-    """Return what to type next, each as words: look at the largest cause, run it again, run what is pending."""
+    """Return what to type next, each as words: look at the largest cause, run or discard it, run what is pending."""
     commands: list[list[str]] = []
     if summary.causes:
-        cause = summary.causes[0]
+        cause = next((cause for cause in summary.causes if not cause.erased), summary.causes[0])
         chosen = ["--class", cause.error_class]
         if cause.fingerprint is not None:
             chosen = ["--fingerprint", cause.fingerprint]
-        commands += [["list", *chosen], ["replay", *chosen]]
+        advised = ["discard", *chosen, "--reason", "erased"] if cause.erased else ["replay", *chosen]
+        commands += [["list", *chosen], advised]
     commands += [
         ["run", "JOBS", "--pipeline", group.pipeline] for group in summary.waiting if group.state is State.PENDING
     ]
@@ -168,6 +176,7 @@ def as_json(summary: Summary) -> dict[str, Any]:
                 "error_class": cause.error_class,
                 "reason": cause.reason,
                 "remedy": cause.remedy,
+                "erased": cause.erased,
                 "jobs": cause.jobs,
                 "new": cause.new,
                 "first_parked_at": iso_text(cause.first_parked_at),
@@ -199,14 +208,15 @@ def _headline(summary: Summary) -> str:
 def _cause_line(cause: ParkedCause, summary: Summary) -> str:
     new = f", {cause.new} new" if summary.since is not None else ""
     example = f"{cause.pipeline}/{cause.batch}/{cause.job_id}" if cause.batch else f"{cause.pipeline}/{cause.job_id}"
+    erased = " erased," if cause.erased else ""
     return (
         f"  {cause.jobs:4}  {cause.error_class} {cause.reason} [{cause.fingerprint or '-'}]{new},"
-        f" since {minute_text(cause.first_parked_at)}, e.g. {example}: {cause.remedy}"
+        f"{erased} since {minute_text(cause.first_parked_at)}, e.g. {example}: {cause.remedy}"
     )
 
 
-def _identity(cause: Cause) -> tuple[str | None, str, str]:
-    return cause.fingerprint, cause.error_class, cause.reason
+def _identity(cause: Cause) -> tuple[str | None, str, str, bool]:
+    return cause.fingerprint, cause.error_class, cause.reason, cause.erased
 
 
 def _parked_cause(cause: Cause, *, new: int) -> ParkedCause:
@@ -215,7 +225,7 @@ def _parked_cause(cause: Cause, *, new: int) -> ParkedCause:
         fingerprint=cause.fingerprint,
         error_class=cause.error_class,
         reason=cause.reason,
-        remedy=explain(cause.reason).remedy,
+        remedy=remedy_of(cause),
         jobs=cause.jobs,
         new=new,
         first_parked_at=cause.first_parked_at,
@@ -223,6 +233,7 @@ def _parked_cause(cause: Cause, *, new: int) -> ParkedCause:
         job_id=example.job_id,
         pipeline=example.pipeline,
         batch=example.batch,
+        erased=cause.erased,
     )
 
 

@@ -72,8 +72,7 @@ def _harmless(method: Callable[_P, None]) -> Callable[_P, None]:
     return guarded
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
+class Destination(NamedTuple):
     """Where the calls go; attributes of every attempt's span."""
 
     provider: str = ""  # `gcp.gemini`, `gcp.vertex_ai`; empty where a caller of one's own is used

@@ -53,13 +53,13 @@ def select(
     return selection
 
 
-def apply(ledger: Ledger, ids: array[int], operation: Callable[[int], Operation]) -> Iterator[bool]:
-    """Do it, and say of each job whether it was done; False: it has moved on since it was chosen."""
+def apply(ledger: Ledger, ids: array[int], operation: Callable[[int], Operation]) -> Iterator[TransitionError | None]:
+    """Do it, and say of each job why it wasn't done; None: it was. Those have moved on since they were chosen."""
     for start in range(0, len(ids), PAGE):
         for ticket in ledger.submit_many(map(operation, ids[start : start + PAGE])):
             try:
                 ticket.wait()
-            except TransitionError:
-                yield False
+            except TransitionError as exc:
+                yield exc
             else:
-                yield True
+                yield None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import threading
 from collections import Counter
 
 import pytest
@@ -12,6 +13,8 @@ import pytest
 import parked
 from parked.job import State
 from parked.ledger.store import Filters
+from parked.pool import Pool
+from parked.running import Running
 from parked.simulator import replies as reply
 
 JOB = parked.Job("a-1", model="m", payload={"contents": "What is six times seven?"})
@@ -281,3 +284,66 @@ def test_a_loop_that_ends_under_a_run_hands_back_what_runs(ledger, states):
     gc.collect()
 
     assert State.RUNNING not in states()
+
+
+def test_a_check_may_be_awaited(ledger, clock):
+    async def call(payload, model):
+        return payload
+
+    async def check(answer):
+        await asyncio.sleep(0)
+        return "never good"
+
+    outcome = asyncio.run(parked.AsyncRunner(ledger, call, check=check, clock=clock).run(JOB))
+
+    assert outcome.error_class == "exhausted:malformed_answer"
+
+
+def test_slow_checks_run_beside_each_other(ledger):
+    together = threading.Barrier(5, timeout=10)
+
+    async def call(payload, model):
+        return payload
+
+    def check(answer):
+        together.wait()
+
+    outcomes = asyncio.run(outcomes_of(parked.AsyncRunner(ledger, call, check=check), jobs(5), concurrency=5))
+
+    assert {outcome.state for outcome in outcomes} == {State.SUCCEEDED}
+
+
+def test_a_check_that_hangs_runs_into_the_deadline(ledger, clock):
+    may_end = threading.Event()
+
+    async def call(payload, model):
+        return payload
+
+    policy = parked.Policy(max_attempts=1, attempt_timeout_s=0.05)
+    runner = parked.AsyncRunner(ledger, call, check=lambda answer: may_end.wait(10), clock=clock, policy=policy)
+    outcome = asyncio.run(runner.run(JOB))
+    may_end.set()
+
+    assert outcome.error_class == "exhausted:malformed_answer"
+
+
+def test_a_rate_spaces_the_calls_that_start(ledger, clock):
+    started_at = []
+
+    async def call(payload, model):
+        started_at.append(clock.now)
+        return "ok"
+
+    async def main():
+        async def chunks():
+            yield jobs(5)
+
+        pool = Pool(Running(ledger, call, clock=clock), concurrency=5, rate=2.0)
+        return [hold async for hold in pool.run(pool.accepting(chunks()))]
+
+    begun = clock.now
+    holds = asyncio.run(main())
+
+    assert len(holds) == 5
+    assert clock.slept_s
+    assert all(at >= begun + 0.5 * n for n, at in enumerate(sorted(started_at)))

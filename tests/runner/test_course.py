@@ -24,6 +24,7 @@ def rules(**changed):
             if isinstance(reply.outcome, Raised)
             else judge_answer(reply.outcome.value)
         ),
+        "has_check": False,
         "heed": lambda model, verdict: None,
         "strikes": lambda verdict: True,
         "decide": lambda standing, verdict: decide(standing, verdict, policy=Policy(), jitter=0.0, day_left_s=0.0),

@@ -6,6 +6,7 @@ import importlib
 import json
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,21 +18,52 @@ from parked.verdict import Verdict
 FOLDER = Path(__file__).parents[1] / "cases"
 CASES = [
     json.loads(line)
-    for name in ("gemini_failures.jsonl", "more_failures.jsonl")
+    for name in ("gemini_failures.jsonl", "more_failures.jsonl", "blind_cases.jsonl")
     for line in (FOLDER / name).read_text(encoding="utf-8").splitlines()
 ]
 
 
-def exception_of(type_name: str, message: str) -> BaseException:
-    """The real class where its package is installed, else a stand-in with the same module and name."""
-    module, _, name = type_name.rpartition(".")
-    try:
-        exc: BaseException | None = getattr(importlib.import_module(module), name)(message)
-    except (ImportError, AttributeError, TypeError):  # some classes take more than a message
-        exc = None
-    if exc is not None and str(exc) == message:
-        return exc
-    stand_in: BaseException = type(name, (Exception,), {"__module__": module})(message)
+def exception_of(given: dict[str, Any]) -> BaseException:
+    """The real class where its package is installed, else a stand-in with the same module and name.
+
+    `attrs` is what it carries: attributes, or the status and the message of google.api_core or gRPC. `cause` is what it
+    was raised from, `genai` the status and body of an error of the SDK, `group` the members of a group.
+    """
+    if "genai" in given:
+        status, body = given["genai"]
+        with pytest.raises(errors.APIError) as raised:
+            errors.APIError.raise_error(status, body, None)
+        return raised.value
+    exc = exception_alone(given)
+    if "cause" in given:
+        exc.__cause__ = exception_of(given["cause"])
+    return exc
+
+
+def exception_alone(given: dict[str, Any]) -> BaseException:
+    message = given["message"]
+    attrs = given.get("attrs", {})
+    module, _, name = given["type"].rpartition(".")
+    if "group" in given:
+        return BaseExceptionGroup(message, [exception_of(member) for member in given["group"]])
+    if "http_code" in attrs:
+        base: type[Exception] = type("GoogleAPICallError", (Exception,), {"__module__": module})
+        carried = {"code": attrs["http_code"], "message": attrs["message"], "details": [], "errors": []}
+    elif "rpc_code" in attrs:
+        base = type("RpcError", (Exception,), {"__module__": "grpc"})
+        code = SimpleNamespace(name=attrs["rpc_code"])
+        carried = {"code": lambda: code, "details": lambda: attrs["rpc_details"]}
+    else:
+        base, carried = Exception, attrs
+        try:
+            exc: BaseException | None = getattr(importlib.import_module(module), name)(message)
+        except (ImportError, AttributeError, TypeError):  # some classes take more than a message
+            exc = None
+        if exc is not None and str(exc) == message:
+            vars(exc).update(attrs)
+            return exc
+    stand_in: BaseException = type(name, (base,), {"__module__": module})(*([message] if message else []))
+    vars(stand_in).update(carried)
     return stand_in
 
 
@@ -54,7 +86,7 @@ def verdict_of(given: dict[str, Any]) -> Verdict:
                 )
             return classify(response, request=request)
         case "exception":
-            return classify(exception_of(given["type"], given["message"]), request=request)
+            return classify(exception_of(given), request=request)
         case "batch_row":
             return classify_batch_row(given["row"], job_state=given["job_state"], request=request)
     raise AssertionError(given["kind"])

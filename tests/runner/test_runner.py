@@ -307,6 +307,36 @@ def test_a_foreign_base_exception_is_an_outcome_one_by_one_and_among_many(runner
     assert one.error_class == many.error_class == "exhausted:unclassified"
 
 
+@pytest.mark.parametrize("found", [["wrong"], (False, "why"), 0, {}, ""], ids=repr)
+def test_a_check_that_says_neither_yes_nor_no_lets_nothing_pass(runner, scripted, found):
+    assert runner(scripted(*["x"] * 4), check=lambda answer: found).run(JOB).error_class == "exhausted:malformed_answer"
+
+
+@pytest.mark.parametrize("found", [None, True])
+def test_a_check_that_says_yes_lets_the_answer_pass(runner, scripted, found):
+    assert runner(scripted("x"), check=lambda answer: found).run(JOB).text == "x"
+
+
+def test_what_a_check_does_to_an_answer_does_not_reach_the_ledger(runner, scripted):
+    def check(answer):
+        answer.clear()
+
+    outcome = runner(scripted({"total": 1}), check=check).run(JOB)
+
+    assert outcome.answer == runner(scripted()).run(JOB).answer == {"total": 1}
+
+
+async def awaited(answer):
+    return None
+
+
+def test_a_check_that_is_none_is_refused_when_the_runner_is_made(runner, scripted):
+    with pytest.raises(parked.SettingsError, match="check"):
+        runner(scripted(), check="x")
+    with pytest.raises(parked.SettingsError, match="AsyncRunner"):
+        runner(scripted(), check=awaited)
+
+
 class Unspeakable(Exception):
     def __str__(self):
         raise RuntimeError("no text")

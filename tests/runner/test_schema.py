@@ -81,6 +81,18 @@ def test_a_long_rule_is_cut():
         ({"$dynamicRef": "#gone"}, "'#gone' leads to nothing"),
         ({"$schema": "https://example.com/dialect"}, "$schema 'https://example.com/dialect'"),
         ({"$schema": 7}, "$schema 7"),
+        ({"$ref": "#"}, "its $ref '#' leads back to itself on the same value"),
+        ({"anyOf": [{"type": "string"}, {"$ref": "#"}]}, "its $ref '#' leads back to itself"),
+        ({"if": {"type": "object"}, "then": {"not": {"$ref": "#"}}}, "its $ref '#' leads back to itself"),
+        (
+            {
+                "properties": {"x": {"$ref": "#/$defs/a"}},
+                "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"allOf": [{"$ref": "#/$defs/a"}]}},
+            },
+            "its $ref '#/$defs/a', $ref '#/$defs/b' leads back to itself",
+        ),
+        ({"dependentSchemas": {"a": {"$ref": "#"}}}, "its $ref '#' leads back to itself"),
+        ({"$ref": "#/mine/a", "mine": {"a": {"$ref": "#/mine/a"}}}, "its $ref '#/mine/a' leads back to itself"),
     ],
     ids=str,
 )
@@ -89,11 +101,38 @@ def test_a_schema_that_could_not_judge_is_refused_at_once(schema, why):
         SchemaCheck(schema)
 
 
+def test_a_schema_may_refer_to_itself_for_what_is_inside_a_value():
+    tree = {"type": "object", "properties": {"of": {"items": {"anyOf": [{"$ref": "#"}]}}}}
+    check = SchemaCheck({**tree, "allOf": [{"$ref": "#/$defs/leaf"}], "$defs": {"leaf": {"minProperties": 1}}})
+
+    assert check(answer('{"of": [{"of": [{"a": 1}]}]}')) is None
+    assert "$.of[0].of[0] by the rule minProperties" in (check(answer('{"of": [{"of": [{}]}]}')) or "")
+
+
+def test_of_several_candidates_each_has_to_pass():
+    whole, broken = answer('{"lines": []}')["candidates"], answer('{"lines": 3}')["candidates"]
+    check = SchemaCheck(INVOICE)
+
+    assert check({"candidates": whole * 2}) is None
+    assert (check({"candidates": whole + broken}) or "").startswith(
+        "of candidate 2 the answer breaks the schema at $.l"
+    )
+    assert "of candidate 2 the answer has no text" in (check({"candidates": [*whole, {"finishReason": "STOP"}]}) or "")
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[" * 900 + "]" * 900], ids=["to be parsed", "to be judged"])
+def test_an_answer_that_is_nested_too_deeply_is_called_that(text):
+    check = SchemaCheck({"items": {"$ref": "#"}})
+
+    assert check(answer(text)) == "the answer is nested too deeply to be held against the schema"
+
+
 def test_older_dialects_are_read_by_their_own_rules():
     draft_4 = {"$schema": "http://json-schema.org/draft-04/schema#", "minimum": 3, "exclusiveMinimum": True}
 
     assert SchemaCheck(draft_4)(answer("3")) is not None
     assert SchemaCheck(draft_4)(answer("4")) is None
+    assert SchemaCheck({**draft_4, "dependentSchemas": 3})(answer("4")) is None
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 import pytest
 
+from parked.job import State
 from parked.ledger import open_ledger
 from parked.ledger import operations as op
 from parked.ledger.codec import encode, identity
 from parked.ledger.moves import MAYBE_SENT
+from parked.ledger.store import Filters
 from parked.summary import LAST_SUMMARY, SHOWN_CAUSES, next_commands, render, summarise
 from parked.verdict import Kind, Reason, Scope
 
@@ -57,6 +59,30 @@ def test_classes_and_causes_come_largest_first(ledger):
     ]
     assert (summary.causes[0].fingerprint, summary.causes[0].jobs) == ("z", 2)
     assert next_commands(summary)[:2] == [["list", "--fingerprint", "z"], ["replay", "--fingerprint", "z"]]
+
+
+def test_what_was_erased_is_told_apart_and_is_not_to_be_replayed(ledger):
+    for job_id in "abc":
+        park(ledger, job_id, fingerprint="x")
+    park(ledger, "d", fingerprint="y")
+    with ledger.ask() as reader:
+        ids = [row.id for row in reader.jobs(Filters(fingerprint="x"), states=(State.PARKED,))]
+    for id in ids:
+        ledger.record(op.Erase(id, "asked for"))
+
+    summary = read(ledger, since=0.0)
+
+    assert [(cause.fingerprint, cause.erased, cause.jobs, cause.new) for cause in summary.causes] == [
+        ("x", True, 3, 3),
+        ("y", False, 1, 1),
+    ]
+    assert "[x], 3 new, erased, since" in render(summary)
+    assert next_commands(summary)[1] == ["replay", "--fingerprint", "y"]
+
+    with ledger.ask() as reader:
+        (last,) = reader.jobs(Filters(fingerprint="y"), states=(State.PARKED,))
+    ledger.record(op.Erase(last.id, "asked for"))
+    assert next_commands(read(ledger))[1] == ["discard", "--fingerprint", "x", "--reason", "erased"]
 
 
 def test_the_oldest_is_named_with_its_age(ledger):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from parked.cli.exits import Exit
-from parked.cli.filters import add_filters, filter_words, filters_of
+from parked.cli.filters import FAILED_WITH, add_filters, filter_words, filters_of
 from parked.cli.ledgers import existing_ledger
 from parked.cli.nearest import whole_number
 from parked.cli.output import command_line, counted, hint, put, put_json
@@ -17,6 +17,7 @@ from parked.ledger.store import Cause, Reader
 from parked.plain import printable
 from parked.reasons import explain
 from parked.settings import Settings
+from parked.summary import remedy_of
 
 if TYPE_CHECKING:
     from parked.cli.frame import Subparsers
@@ -75,22 +76,26 @@ def _message(reader: Reader, cause: Cause) -> str:
 
 
 def _next(args: argparse.Namespace, cause: Cause) -> str:
-    """The command that says what a replay of this cause would run."""
+    """The command that says what a replay of this cause would run; of erased jobs: what a discard would take."""
     narrower = {"fingerprint": cause.fingerprint} if cause.fingerprint else {"error_class": cause.error_class}
-    return command_line(args, "replay", *filter_words(argparse.Namespace(**{**vars(args), **narrower})))
+    chosen = argparse.Namespace(**{**vars(args), **narrower})
+    if cause.erased:
+        return command_line(args, "discard", *filter_words(chosen, reason=FAILED_WITH), "--reason", "erased")
+    return command_line(args, "replay", *filter_words(chosen))
 
 
 def _told(args: argparse.Namespace, cause: Cause, message: str) -> Iterator[str]:
     example = cause.example
     explained = explain(cause.reason)
+    erased = "  erased" if cause.erased else ""
     yield printable(
         f"{counted(cause.jobs, 'job')}  {cause.error_class}  {cause.reason}  [{cause.fingerprint or '-'}]"
-        f"  {minute_text(cause.first_parked_at)} to {minute_text(cause.last_parked_at)}"
+        f"{erased}  {minute_text(cause.first_parked_at)} to {minute_text(cause.last_parked_at)}"
     )
     name = "/".join(part for part in (example.pipeline, example.batch, example.job_id) if part)
     yield printable(f"  e.g. {name}{f': {message}' if message else ''}")
     yield f"  means: {explained.meaning}"
-    yield f"  what to do: {explained.remedy}"
+    yield f"  what to do: {remedy_of(cause)}"
     yield f"  next: {_next(args, cause)}"
 
 
@@ -104,7 +109,8 @@ def _as_json(args: argparse.Namespace, cause: Cause, message: str) -> dict[str, 
         "kind": example.kind,
         "scope": example.scope,
         "meaning": explained.meaning,
-        "remedy": explained.remedy,
+        "remedy": remedy_of(cause),
+        "erased": cause.erased,
         "jobs": cause.jobs,
         "first_parked_at": iso_text(cause.first_parked_at),
         "last_parked_at": iso_text(cause.last_parked_at),

@@ -13,8 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -133,9 +131,11 @@ class _Story:
         if find_spec("prometheus_client") is None or find_spec("apscheduler") is None:
             self._say("(The sidecar isn't installed here: pip install 'parked[exporter]')\n")
             return
+        from urllib.request import urlopen
+
         with self._sidecar() as url:
             self._say(f"$ curl {url}/metrics    # the lines of what is parked, and that nothing is lost")
-            with urllib.request.urlopen(f"{url}/metrics", timeout=READY_S) as response:
+            with urlopen(f"{url}/metrics", timeout=READY_S) as response:
                 lines = response.read().decode().splitlines()
             self._say("\n".join(line for line in lines if line.startswith(SHOWN_METRICS)) + "\n")
 
@@ -178,11 +178,13 @@ class _Story:
 
 def _wait_until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
     """Raises ParkedError if the sidecar ends, or doesn't get ready in time."""
+    from urllib.request import urlopen
+
     give_up = time.monotonic() + READY_S
     while process.poll() is None and time.monotonic() < give_up:
         try:
-            with urllib.request.urlopen(url, timeout=1):
+            with urlopen(url, timeout=1):
                 return
-        except (urllib.error.URLError, OSError):
+        except OSError:
             time.sleep(0.05)
     raise ParkedError("the demo's sidecar did not get ready; try `parked-exporter` by itself to see why")

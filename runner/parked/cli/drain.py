@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import time
@@ -28,7 +27,9 @@ class Drain:
 
     def watch(self, pool: Pool, *, drain_s: float) -> None:
         """Drain this pool when a signal comes. To be called on its loop."""
-        loop = asyncio.get_running_loop()
+        from asyncio import get_running_loop
+
+        loop = get_running_loop()
         for number in _STATUS:
             loop.add_signal_handler(number, self._stop, number, pool, drain_s)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from parked.cli.exits import Exit
 from parked.cli.ledgers import existing_ledger
 from parked.cli.output import counted, hint
-from parked.cli.triage import CHANGED, add_flags, do, read_flags, tell_done, tell_dry_run
+from parked.cli.triage import CHANGED, ERASED_BEFORE, add_flags, do, read_flags, tell_done, tell_dry_run
 from parked.job import State
 from parked.settings import Settings
 
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from parked.cli.frame import Subparsers
     from parked.ledger.operations import JobRow
 
-ERASED_BEFORE: Final = "erased_before"
 LEFT: Final = {
     ERASED_BEFORE: "erased before",
     State.PENDING: "still to be run; discard it first (parked discard --state pending)",
@@ -51,7 +52,9 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     states = tuple(state for state in State if state is not State.FORGOTTEN)
     with existing_ledger(settings) as ledger:
         with ledger.ask() as reader:
-            selection = select(reader, filters, states=states, why_left=_why_left)
+            selection = select(
+                reader, filters, states=states, why_left=partial(_why_left, again=reader.erased_with_texts())
+            )
         if not args.apply:
             tell_dry_run(args, ledger, selection, left_means=LEFT)
             return Exit.OK
@@ -66,9 +69,10 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     return Exit.PENDING if selection.left.keys() - {ERASED_BEFORE} else Exit.OK
 
 
-def _why_left(row: JobRow) -> str | None:
+def _why_left(row: JobRow, *, again: Collection[int]) -> str | None:
+    """`again`: the erased jobs that got a text since."""
     from parked.ledger.moves import ERASABLE
 
-    if row.erased_at is not None:
+    if row.erased_at is not None and row.id not in again:
         return ERASED_BEFORE
     return None if row.state in ERASABLE else str(row.state)

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from parked.cli.exits import Exit
 from parked.cli.output import command_line, flag, hint, put_json
 from parked.cli.progress import progress
-from parked.errors import InvalidJob, JobConflict, OutputFailed
+from parked.errors import InvalidJob, JobConflict, OutputFailed, SourceUnavailable
 from parked.job import check_name
 from parked.settings import Settings
 
@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from parked.ledger import Ledger
 
 SHOWN_REFUSED: Final = 20
+SHOWN_OVER: Final = 10
 
 DESCRIPTION: Final = """\
 Take over a table dead_letter, as the article has it, as parked jobs. FILE.db is only read. Run it again whenever you
 like: what is known stays as it is. A row that can't be taken is named by its rowid and written to
-FILE.db.rejected.jsonl; then the exit status is 1.
+FILE.db.rejected.jsonl; then the exit status is 1. If the file can't be read to its end, being locked or damaged, what
+was read is taken all the same, and the exit status is 3.
 
 example:
   parked import dead_letter.db --pipeline nightly
@@ -64,12 +66,18 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         if ledger.created:
             hint(f"made the ledger {ledger.where}")
         tally = _Tally()
-        with progress(len(table)) as shown:
-            for page in table.pages():
-                _take(args, ledger, table, page, rejects, tally)
-                for _ in page:
-                    shown.advance(parked=0)
+        with progress(_rows_of(table)) as shown:
+            try:
+                for page in table.pages():
+                    _take(args, ledger, table, page, rejects, tally)
+                    for _ in page:
+                        shown.advance(parked=0)
+                tally.rows = len(table)
+            except SourceUnavailable as exc:
+                tally.broke_off = str(exc)
         _tell(args, ledger, tally, rejects)
+    if tally.broke_off:
+        return Exit.SURROUNDINGS
     return Exit.PARKED if tally.refused else Exit.OK
 
 
@@ -77,8 +85,15 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
 class _Tally:
     taken: int = 0
     known_before: int = 0
-    over: int = 0  # the table says that they were dealt with
+    over: list[int] = field(default_factory=list)  # rowids; the table says that they were dealt with
     refused: list[int] = field(default_factory=list)  # rowids
+    last: int | None = None  # the rowid of the last row that was read
+    rows: int | None = None  # how many the table has; None: it couldn't be read to its end
+    broke_off: str = ""  # why
+
+    @property
+    def read(self) -> int:
+        return self.taken + self.known_before + len(self.over) + len(self.refused)
 
 
 class _Rejects:
@@ -111,6 +126,14 @@ class _Rejects:
             raise OutputFailed(f"{self.path} can't be written: {exc.strerror}; mend that and run it again") from exc
 
 
+def _rows_of(table: DeadTable) -> int:
+    """How many rows there seem to be; 0 if a damage keeps from counting them, and the rows before it count."""
+    try:
+        return len(table)
+    except SourceUnavailable:
+        return 0
+
+
 def _take(
     args: argparse.Namespace, ledger: Ledger, table: DeadTable, page: list[DeadRow], rejects: _Rejects, tally: _Tally
 ) -> None:
@@ -121,7 +144,7 @@ def _take(
     handed_in = []
     for row in page:
         if table.is_over(row):
-            tally.over += 1
+            tally.over.append(row.rowid)
             continue
         try:
             failed = table.failed(row, default_model=args.model, now=now)
@@ -138,6 +161,7 @@ def _take(
         else:
             tally.taken += created
             tally.known_before += not created
+    tally.last = page[-1].rowid
 
 
 def _refuse(row: DeadRow, why: str, rejects: _Rejects, tally: _Tally) -> None:
@@ -150,15 +174,24 @@ def _refuse(row: DeadRow, why: str, rejects: _Rejects, tally: _Tally) -> None:
 def _tell(args: argparse.Namespace, ledger: Ledger, tally: _Tally, rejects: _Rejects) -> None:
     refused = len(tally.refused)
     if args.json:
-        told = {"taken": tally.taken, "known_before": tally.known_before, "over": tally.over}
+        told = {"taken": tally.taken, "known_before": tally.known_before, "over": len(tally.over)}
         aside = {"refused": sorted(tally.refused), "refused_to": str(rejects.path) if refused else None}
-        put_json({"ledger": ledger.where, **told, **aside})
+        source = {"over_rows": tally.over, "rows": tally.rows, "last_row": tally.last}
+        put_json({"ledger": ledger.where, **told, **aside, **source})
     if refused > SHOWN_REFUSED:
         hint(f"and {refused - SHOWN_REFUSED} more rows")
     if refused:
         hint(f"the rows that were refused were set aside in {rejects.path}")
-    left = f", {tally.over} left, since the table says they were dealt with" if tally.over else ""
+    left = ""
+    if tally.over:
+        named = ", ".join(map(str, tally.over[:SHOWN_OVER])) + (", …" if len(tally.over) > SHOWN_OVER else "")
+        left = f", {len(tally.over)} left, since the table says they were dealt with (rows {named})"
     hint(f"{tally.taken} taken over, {tally.known_before} known before, {refused} refused{left}")
+    if tally.broke_off:
+        where = "before its first row" if tally.last is None else f"after row {tally.last}"
+        hint(f"broke off {where}: {tally.broke_off}; mend that, or copy the table with .recover, and run it again")
+    elif tally.rows is not None and tally.rows != tally.read:
+        hint(f"the table has {tally.rows} rows, and {tally.read} were read: some came or went; run it again")
     if tally.taken:
         hint(f"to see what is parked and why: {command_line(args, 'list', *flag('--pipeline', args.pipeline))}")
 

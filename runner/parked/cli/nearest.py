@@ -26,8 +26,8 @@ def one_of(what: str, names: Collection[str]) -> Callable[[str], str]:
     return read
 
 
-def whole_number(text: str) -> int:
-    """A type for a flag that counts: from 1."""
-    if text.isascii() and text.isdigit() and int(text) > 0:
+def whole_number(text: str, *, at_least: int = 1) -> int:
+    """A type for a flag that counts."""
+    if text.isascii() and text.isdigit() and int(text) >= at_least:
         return int(text)
-    raise argparse.ArgumentTypeError(f"must be a whole number from 1, got {text!r}")
+    raise argparse.ArgumentTypeError(f"must be a whole number from {at_least}, got {text!r}")

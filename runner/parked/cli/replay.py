@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import getpass
 import json
 import os
 import re
 import socket
 import time
+from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from parked.cli.drain import Drain, tell_lost
 from parked.cli.exits import Exit
@@ -97,10 +97,11 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     mending = _mending(args)
     with existing_ledger(settings, role="replay") as ledger:
         callers = Callers(ledger, settings.policy())
-        if args.apply:
-            ledger.sweep()
+        refusals = _Refusals(callers, mending)
+        refusals.orphans = {row.id for row in ledger.sweep()} if args.apply else set()
         with ledger.ask() as reader:
-            choice = choose(reader, filters, limit=args.limit, now=now, refusal=_Refusals(callers, mending).refusal)
+            choice = choose(reader, filters, limit=args.limit, now=now, refusal=refusals.refusal)
+        _check_payloads(args, mending, refusals)
         if not args.apply:
             _tell_dry_run(args, ledger, choice)
             return Exit.OK
@@ -113,16 +114,22 @@ class _Refusals:
     def __init__(self, callers: Callers, mending: Mending) -> None:
         self._callers, self._mending = callers, mending
         self._known: dict[Called, str | None] = {}
+        self.mended: Counter[str] = Counter()  # jobs by the id under which a payload was found for them
+        self.orphans: set[int] = set()  # jobs that were found orphaned just now; nobody has seen them yet
 
     def refusal(self, row: JobRow) -> str | None:
         """Return why a job can't be run here, None if it can."""
         from parked.ledger.operations import Called
 
+        if row.id in self.orphans:
+            return "orphaned just now by a process that died; look at it, and give the command again"
         if row.erased_at is not None:
             return "erased, so that nothing is left to send"
         payloads = self._mending.payloads
-        if payloads is not None and row.job_id not in payloads:
-            return "the file of --payload has none for it"
+        if payloads is not None:
+            if row.job_id not in payloads:
+                return "the file of --payload has none for it"
+            self.mended[row.job_id] += 1
         called = Called(row.caller, row.checker)
         if called not in self._known:
             self._known[called] = self._missing(called)
@@ -175,6 +182,24 @@ def _mending(args: argparse.Namespace) -> Mending:
     return Mending(payloads, args.to_model)
 
 
+def _check_payloads(args: argparse.Namespace, mending: Mending, refusals: _Refusals) -> None:
+    """Say which payloads are for nobody; refuse one that would go to several jobs.
+
+    Raises:
+        SettingsError: names the first id that stands for more than one of the jobs.
+    """
+    if mending.payloads is None:
+        return
+    for job_id, jobs in refusals.mended.items():
+        if jobs > 1:
+            raise SettingsError(
+                f"{jobs} of the jobs are called {job_id!r}, and {args.payload} has one payload for it; choose one with"
+                " --pipeline or --batch"
+            )
+    if unused := sorted(mending.payloads.keys() - refusals.mended.keys()):
+        hint(f"{counted(len(unused), 'payload')} of {args.payload} for none of these jobs, e.g. {unused[0]}")
+
+
 def _apply(
     args: argparse.Namespace,
     settings: Settings,
@@ -184,6 +209,8 @@ def _apply(
     callers: Callers,
     mending: Mending,
 ) -> int:
+    import asyncio
+
     from parked.ledger.operations import CloseReplay, OpenReplay
     from parked.replays import Results
     from parked.tracing import set_up
@@ -203,8 +230,10 @@ def _apply(
     _tell_results(args, ledger, choice, results)
     if drain.received is not None:
         return drain.exit()
+    if results.not_run:
+        return Exit.PENDING
     left = choice.not_due or choice.refused or results.spared
-    return Exit.PARKED if results.parked_again or results.not_run or left else Exit.OK
+    return Exit.PARKED if results.parked_again or left else Exit.OK
 
 
 async def _run(
@@ -221,7 +250,7 @@ async def _run(
     from parked.replays import replayed
 
     def make_pool(on: Running) -> Pool:
-        pool = Pool(on, concurrency=args.concurrency, rate=args.rate)
+        pool = Pool(on, concurrency=args.concurrency, rate=args.rate.per_s if args.rate else None)
         drain.watch(pool, drain_s=settings.drain_s)
         return pool
 
@@ -245,7 +274,7 @@ def _tell_results(args: argparse.Namespace, ledger: Ledger, choice: Choice, resu
         put_json(
             {
                 "ledger": ledger.where,
-                "replayed": choice.jobs,
+                "replayed": results.recovered + results.parked_again,
                 "recovered": results.recovered,
                 "parked_again": results.parked_again,
                 "not_run": results.not_run,
@@ -256,7 +285,7 @@ def _tell_results(args: argparse.Namespace, ledger: Ledger, choice: Choice, resu
     if results.spared:
         hint(f"left {counted(results.spared, 'job')}: no canary of their cause recovered (--canary 0 tries them all)")
     others = f", {results.not_run} not run" if results.not_run else ""
-    jobs = counted(choice.jobs - results.spared, "job")
+    jobs = counted(results.recovered + results.parked_again, "job")
     hint(f"{jobs} replayed: {results.recovered} recovered, {results.parked_again} parked again{others}")
     if results.recovered:
         hint(f"the answers: {command_line(args, 'answers', '--new')}")
@@ -286,15 +315,21 @@ def _tell_dry_run(args: argparse.Namespace, ledger: Ledger, choice: Choice) -> N
     if not choice.jobs:
         hint(f"nothing to replay in {ledger.where}")
         return
-    words = filter_words(args) + (flag("--limit", str(args.limit)) if args.limit else [])
-    words += flag("--payload", args.payload) if args.payload else []
-    words += flag("--to-model", args.to_model) if args.to_model else []
-    again = command_line(args, "replay", *(words if filters_given(args) else ["--all", *words]), "--apply")
+    chosen = filter_words(args) + (flag("--limit", str(args.limit)) if args.limit else [])
+    again = command_line(args, "replay", *(chosen or ["--all"]), *_other_flags(args), "--apply")
     hint(f"would replay {counted(choice.jobs, 'job')}; nothing was called. To do it: {again}")
 
 
-def filters_given(args: argparse.Namespace) -> bool:
-    return bool(filter_words(args) or args.limit)
+def _other_flags(args: argparse.Namespace) -> list[str]:
+    """The flags that say how, as they were given."""
+    words: list[str] = []
+    for name in ("payload", "to_model", "name"):
+        if value := getattr(args, name):
+            words += flag("--" + name.replace("_", "-"), value)
+    words += ["--canary", str(args.canary)] if args.canary != DEFAULT_CANARIES else []
+    words += ["--rate", args.rate.text] if args.rate else []
+    words += ["--concurrency", str(args.concurrency)] if args.concurrency != DEFAULT_CONCURRENCY else []
+    return words
 
 
 def _tell_left(choice: Choice) -> None:
@@ -311,15 +346,19 @@ def _left_as_json(choice: Choice) -> dict[str, Any]:
 
 
 def _canaries(text: str) -> int:
-    return 0 if text == "0" else whole_number(text)
+    return whole_number(text, at_least=0)
 
 
-def _rate(text: str) -> float:
-    """Calls a second."""
+class _Rate(NamedTuple):
+    text: str  # as it was given
+    per_s: float
+
+
+def _rate(text: str) -> _Rate:
     match = _RATE.fullmatch(text.strip())
     if match is None or float(match[1]) <= 0:
         raise argparse.ArgumentTypeError(f"must be like 5/s or 30/m, got {text!r}")
-    return float(match[1]) / _UNIT_S[match[2]]
+    return _Rate(text.strip(), float(match[1]) / _UNIT_S[match[2]])
 
 
 def _user() -> str:

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from parked.ledger.store import Filters
     from parked.triage import Selection
 
-CHANGED: Final = "changed"  # why a job was left: it has moved on since it was chosen
+# Why a job was left: it has moved on since it was chosen, or nothing is left of it to erase.
+CHANGED: Final = "changed"
+ERASED_BEFORE: Final = "erased_before"
 
 
 def add_flags(parser: argparse.ArgumentParser, *, verb: str, time: str) -> None:
@@ -92,15 +94,17 @@ def tell_dry_run(
 
 def do(ledger: Ledger, selection: Selection, operation: Callable[[int], Operation]) -> int:
     """Do it with each job, a page a commit, and return with how many it was done; those that moved on are left."""
+    from parked.ledger.moves import ERASED
     from parked.triage import apply
 
     done = 0
     with progress(len(selection.ids)) as shown:
-        for was_done in apply(ledger, selection.ids, operation):
-            done += was_done
-            selection.left[CHANGED] += not was_done
+        for refused in apply(ledger, selection.ids, operation):
+            if refused is None:
+                done += 1
+            else:
+                selection.left[ERASED_BEFORE if refused.state == ERASED else CHANGED] += 1
             shown.advance(parked=0)
-    selection.left += Counter()  # without what is 0
     return done
 
 

@@ -245,16 +245,25 @@ class Books(ABC):
 
     def mend(self, rows: Sequence[op.Mend]) -> list[JobRow | Exception]:
         jobs = self._existing([row.id for row in rows])
-        self.mend_payloads([(jobs[row.id], row) for row in rows if jobs[row.id].state is State.PARKED])
+        mendable = {job.id for job in jobs.values() if job.state is State.PARKED and job.erased_at is None}
+        self.mend_payloads([(jobs[row.id], row) for row in rows if row.id in mendable])
         mended = self.jobs_by_id([row.id for row in rows])
         return [mended[row.id] for row in rows]
 
     def erase(self, rows: Sequence[op.Erase]) -> list[JobRow | Exception]:
         jobs = self._existing([row.id for row in rows])
-        erased = [moves.erased(jobs[row.id], now=self.now) for row in rows]
-        why = {row.id: row.why for row in rows}
-        self.erase_texts({job.id: why[job.id] for job in erased if job is not jobs[job.id]})
-        return list(erased)
+        results: list[JobRow | Exception] = []
+        for row in rows:
+            job = jobs[row.id]
+            has_texts = job.erased_at is None or self.has_texts(row.id)
+            try:
+                results.append(moves.erased(job, has_texts=has_texts, now=self.now))
+            except TransitionError as exc:  # as a result: the others of this commit are erased all the same
+                results.append(exc)
+        self.erase_texts(
+            {row.id: row.why for row, result in zip(rows, results, strict=True) if not isinstance(result, Exception)}
+        )
+        return results
 
     # --- counting ---
 
@@ -398,8 +407,12 @@ class Books(ABC):
     def has_answer(self, id: int) -> bool: ...
 
     @abstractmethod
+    def has_texts(self, id: int) -> bool:
+        """Whether anything that erasing removes can still be read of a job."""
+
+    @abstractmethod
     def erase_texts(self, why: Mapping[int, str]) -> None:
-        """Of these jobs, by id: empty payloads, answer and messages, and note when and why."""
+        """Of these jobs, by id: empty payloads, answer and messages, and note when and why if that isn't noted yet."""
 
     @abstractmethod
     def counted_pairs(self) -> list[tuple[str, str]]:

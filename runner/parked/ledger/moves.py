@@ -29,6 +29,7 @@ from parked.verdict import Disposition, Kind, Reason, Scope
 INTERRUPTED: Final = Closing(kind=Kind.RETRYABLE, reason=Reason.CANCELLED, scope=Scope.JOB, rule="parked.interrupted")
 MAYBE_SENT: Final = "maybe_sent"  # an attempt was open: the call may have been made, and billed
 NOT_SENT: Final = "not_sent"  # the owner died between two attempts
+ERASED: Final = "erased"  # no state, but what keeps a job from being restored, or erased again
 ERASABLE: Final = FINISHED | {State.PARKED}  # at rest: nobody sends its payload now, or will without being asked
 
 
@@ -243,7 +244,7 @@ def restored(row: JobRow, *, has_answer: bool, now: float) -> Change:
         TransitionError: it isn't discarded, or it was erased, so that it could never run.
     """
     if row.erased_at is not None:
-        raise TransitionError("erased", Event.RESTORE)
+        raise TransitionError(ERASED, Event.RESTORE)
     new = row._replace(
         state=after(row.state, Event.RESTORE, came_from=row.came_from), came_from=None, finished_at=None, note=None
     )
@@ -254,15 +255,19 @@ def restored(row: JobRow, *, has_answer: bool, now: float) -> Change:
     return Change(row, answer, (*_gauges(row, answer), *_count_answered(new, answer, "", now)))
 
 
-def erased(row: JobRow, *, now: float) -> JobRow:
-    """Return the row of a job whose texts are to be removed; as it was if they were removed before.
+def erased(row: JobRow, *, has_texts: bool, now: float) -> JobRow:
+    """Return the row of a job whose texts are to be removed; when it was erased first stands.
 
     Raises:
-        TransitionError: it may still be run: it is pending, or somebody is on it.
+        TransitionError: it may still be run, being pending or held by somebody; or there is nothing left to remove.
     """
     if row.state not in ERASABLE:
         raise TransitionError(row.state, "erase")
-    return row if row.erased_at is not None else row._replace(erased_at=now)
+    if row.erased_at is None:
+        return row._replace(erased_at=now)
+    if not has_texts:
+        raise TransitionError(ERASED, "erase")
+    return row
 
 
 # --- parts -----------------------------------------------------------------------------------------------------

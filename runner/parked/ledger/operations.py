@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from parked.job import State
 from parked.ledger.codec import Body
-from parked.verdict import Kind, Reason, Scope
+from parked.verdict import Kind, Reason, Scope, Verdict
 
 
 class JobRow(NamedTuple):
@@ -76,6 +76,21 @@ class Closing(NamedTuple):
     tokens_out: int | None = None  # answer and thoughts
     response_id: str | None = None
     span: SpanIds = NO_SPAN
+
+    @classmethod
+    def of(cls, verdict: Verdict) -> Closing:
+        """How an attempt with this verdict ended, as far as the verdict tells."""
+        return cls(
+            verdict.kind,
+            verdict.reason,
+            verdict.scope,
+            verdict.status,
+            verdict.rule,
+            verdict.fingerprint,
+            verdict.quota_id,
+            verdict.message,
+            verdict.retry_after_s,
+        )
 
 
 # --- taking on -------------------------------------------------------------------------------------------------

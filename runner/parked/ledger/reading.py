@@ -82,8 +82,8 @@ class SqlReader(ABC):
         sql = self._compose("select_causes", *_of_states(filters, (State.PARKED,)), order="by_cause")
         rows = self.ask(sql, self._values(filters)).fetchall()
         return [
-            Cause(fingerprint, error_class, reason, jobs, first, last, self._job(example))
-            for fingerprint, error_class, reason, jobs, first, last, example in rows
+            Cause(fingerprint, error_class, reason, jobs, first, last, self._job(example), bool(erased))
+            for fingerprint, error_class, reason, erased, jobs, first, last, example in rows
         ]
 
     def _job(self, id: int) -> JobRow:
@@ -120,6 +120,9 @@ class SqlReader(ABC):
     def erasure(self, id: int) -> Erasure | None:
         row = self._ask("erasure", id=id).fetchone()
         return None if row is None else Erasure(*row)
+
+    def erased_with_texts(self) -> frozenset[int]:
+        return frozenset(id for (id,) in self._ask("erased_with_texts"))
 
     def attempts(self, id: int) -> list[AttemptRow]:
         return [attempt_row(row) for row in self._ask("attempts", id=id)]

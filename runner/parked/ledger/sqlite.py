@@ -203,6 +203,9 @@ class SqliteStore(Books):
     def has_answer(self, id: int) -> bool:
         return self._value(SQL["has_answer"], {"job": id}) is not None
 
+    def has_texts(self, id: int) -> bool:
+        return self._value(SQL["has_texts"], {"job": id}) is not None
+
     def held_by(self, owner_id: int) -> list[JobRow]:
         return list(self._jobs(SQL["held_by"], {"owner_id": owner_id}))
 

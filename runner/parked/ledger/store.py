@@ -166,7 +166,7 @@ class CounterRow(NamedTuple):
 
 
 class Cause(NamedTuple):
-    """Parked jobs that share a fingerprint."""
+    """Parked jobs that share a fingerprint; those that were erased are a cause of their own."""
 
     fingerprint: str | None
     error_class: str
@@ -175,6 +175,7 @@ class Cause(NamedTuple):
     first_parked_at: float
     last_parked_at: float
     example: JobRow
+    erased: bool = False  # nothing is left of them to send
 
 
 class Sent(NamedTuple):
@@ -230,6 +231,10 @@ class Reader(Protocol):
         ...
 
     def erasure(self, id: int) -> Erasure | None: ...
+    def erased_with_texts(self) -> frozenset[int]:
+        """The jobs that were erased and got a text again, so that they have to be erased again; by id."""
+        ...
+
     def attempts(self, id: int) -> list[AttemptRow]: ...
     def counters(self, *metrics: str) -> list[CounterRow]:
         """All label sets of these families; of all families if none is named."""

@@ -60,6 +60,23 @@ def test_the_next_command_keeps_the_other_filters(parked, night):
     assert "next: parked replay --pipeline captions --class 'exhausted:*' --fingerprint f503 --since 2h" in said.out
 
 
+def test_jobs_that_were_erased_are_told_apart_and_to_be_discarded(parked, night):
+    parked("erase", "--job", "img-0", "--job", "odd", "--reason", "asked for", "--apply")
+
+    lines = parked("causes").out.splitlines()
+    by_cause = {(c["fingerprint"], c["erased"]): c for c in json.loads(parked("causes", "--json").out)["causes"]}
+
+    assert {cause: told["jobs"] for cause, told in by_cause.items()} == {
+        ("f503", False): 2,
+        ("f503", True): 1,
+        ("f400", True): 1,
+    }
+    assert by_cause["f503", False]["next"] == "parked replay --fingerprint f503"
+    assert by_cause["f503", True]["next"] == "parked discard --fingerprint f503 --reason erased"
+    assert by_cause["f503", True]["remedy"].startswith("discard them")
+    assert lines[5].startswith("1 job  exhausted:503  overloaded  [f503]  erased  2")
+
+
 def test_an_orphan_has_no_fingerprint_and_is_chosen_by_its_class(parked, story):
     story.running("lost")
     story.ledger.record(op.Leave(story.ledger.owner_id))

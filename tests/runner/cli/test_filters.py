@@ -24,6 +24,10 @@ FILTERS = [
     (["--model", "pro"], "a"),
     (["--class", "permanent:400"], "c"),
     (["--class", "exhausted:*"], "abd"),
+    (["--class", "*:503"], "abd"),
+    (["--class", "Exhausted:*"], ""),
+    (["--class", "exhausted:[5]*"], ""),
+    (["--class", "exhausted:?03*"], ""),
     (["--failed-with", "invalid_request"], "c"),
     (["--fingerprint", "f-invalid_request"], "c"),
     (["--job", "a", "--job", "d"], "ad"),
@@ -157,3 +161,19 @@ def test_erase_counts_from_when_a_job_was_accepted_whatever_its_state(parked, ur
 
     assert in_sample(parked("erase", "--until", BETWEEN, *REASONED, "--json")) == ["a"]
     assert in_sample(parked("discard", "--until", BETWEEN, *REASONED, "--json")) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["list", "--since", "0s"], "--since must be longer than 0, like 2h, 3d or 2026-03-02T02:00Z, got '0s'"),
+        (["replay", "--all", "--canary", "-1"], "must be a whole number from 0, got '-1'"),
+    ],
+)
+def test_a_number_that_can_not_be_is_refused_by_its_own_rule(parked, four, words, says):
+    four(recovered=False)
+
+    said = parked(*words)
+
+    assert said.status == 2
+    assert says in said.err

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from parked import deadtable, pasted
 from parked.job import State
 from parked.ledger import open_ledger
 from parked.ledger.store import Filters
@@ -205,6 +206,8 @@ def test_a_time_that_can_not_be_is_now(parked, source, rows, value):
         ("resolved INTEGER", 1),
         ("status TEXT", "Recovered"),
         ("state TEXT", "replayed"),
+        ("recovered TEXT", "Yes"),
+        ("recovered_at TEXT", "2026-03-02T02:07:31Z"),
     ],
 )
 def test_rows_that_were_dealt_with_are_left_and_said(parked, source, rows, column, over):
@@ -214,6 +217,113 @@ def test_rows_that_were_dealt_with_are_left_and_said(parked, source, rows, colum
 
     assert "1 taken over, 0 known before, 0 refused, 1 left, since the table says they were dealt with" in said.err
     assert [row.job_id for row in rows()] == ["open"]
+
+
+@pytest.mark.parametrize("open_still", ["no", "False", "N", "f", "off", "0", "0.0", 0.0, " ", "never", "NULL", b"1"])
+def test_a_mark_that_does_not_say_yes_leaves_a_row_open(parked, source, rows, open_still):
+    ddl = "CREATE TABLE dead_letter (job_id TEXT, payload TEXT, model TEXT, recovered)"
+
+    said = parked("import", source(("done", "{}", "m", 1), ("open", "{}", "m", open_still), ddl=ddl), "--json")
+
+    assert json.loads(said.out)["over_rows"] == [1]
+    assert "(rows 1)" in said.err
+    assert [row.job_id for row in rows()] == ["open"]
+
+
+@pytest.mark.parametrize("column", ["rowid", "RowID", "oid"])
+def test_a_column_that_is_called_like_the_number_of_a_row_hides_no_row(parked, source, rows, column):
+    ddl = f"CREATE TABLE dead_letter (job_id TEXT, payload TEXT, model TEXT, {column} TEXT)"
+
+    parked("import", source(*((id, "{}", "m", "same") for id in "abc"), ddl=ddl))
+
+    assert [row.job_id for row in rows()] == ["a", "b", "c"]
+
+
+def test_a_table_that_hides_the_numbers_of_its_rows_is_refused(parked, source):
+    ddl = "CREATE TABLE dead_letter (job_id TEXT, payload TEXT, rowid TEXT, _rowid_ TEXT, oid TEXT)"
+
+    said = parked("import", source(ddl=ddl))
+
+    assert said.status == 2
+    assert "columns called rowid, _rowid_, oid, which hide the numbers of its rows" in said.err
+
+
+def test_rows_that_come_while_it_reads_are_missed_and_said(parked, source, monkeypatch):
+    file = source(ROW)
+    pages = deadtable.DeadTable.pages
+
+    def pages_while_one_comes(table):
+        yield from pages(table)
+        writing = sqlite3.connect(file)
+        with writing:
+            writing.execute("INSERT INTO dead_letter VALUES (?, ?, ?, ?, ?, ?, ?)", ("late", *ROW[1:]))
+        writing.close()
+
+    monkeypatch.setattr(deadtable.DeadTable, "pages", pages_while_one_comes)
+
+    said = parked("import", file, "--json")
+
+    assert json.loads(said.out)["rows"] == 2
+    assert "the table has 2 rows, and 1 were read" in said.err
+
+
+def test_of_a_damaged_table_what_stands_before_the_damage_is_taken_and_told(parked, source, rows):
+    file = source(*((f"j{n}", *ROW[1:]) for n in range(2_000)))
+    damaged = bytearray(Path(file).read_bytes())
+    half = len(damaged) // 2
+    damaged[half:] = b"\xff" * (len(damaged) - half)
+    Path(file).write_bytes(damaged)
+
+    said = parked("import", file, "--json")
+
+    told = json.loads(said.out)
+    assert said.status == 3
+    assert 0 < told["taken"] < 2_000
+    assert (told["last_row"], told["rows"]) == (told["taken"], None)
+    assert f"broke off after row {told['taken']}: the table dead_letter of {file} can't be read: " in said.err
+    assert len(rows()) == told["taken"]
+
+
+def test_a_table_that_somebody_keeps_locked_is_no_wrong_input(parked, source, tmp_path, monkeypatch):
+    monkeypatch.setattr(deadtable, "LOCK_TIMEOUT_S", 0)
+    file = source(ROW)
+    writing = sqlite3.connect(file, isolation_level=None)
+    writing.execute("BEGIN EXCLUSIVE")
+
+    said = parked("import", file)
+    writing.close()
+
+    assert said.status == 3
+    assert "can't be read: database is locked" in said.err
+    assert not (tmp_path / "parked.db").exists()
+
+
+SDK_TEXT = (
+    "429 RESOURCE_EXHAUSTED. {'error': {'code': 429, 'message': 'Quota exceeded', 'status': 'RESOURCE_EXHAUSTED'}}"
+)
+TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nhttpx.ConnectError: refused\n'
+
+
+@pytest.mark.parametrize(
+    ("message", "error_class"),
+    [
+        ("503 overloaded", "exhausted:503"),
+        ("503 Service Unavailable", "exhausted:503"),
+        ("httpx.ReadTimeout: timed out", "exhausted:timeout"),
+        (SDK_TEXT, "exhausted:429"),
+        (TRACEBACK, "exhausted:network"),
+        ('{"candidates": [{"content": {"parts": [{"text": "4"}]}, "finishReason": "STOP"}]}', "exhausted:unclassified"),
+    ],
+)
+def test_a_row_without_a_class_gets_the_one_that_classify_would_give(parked, source, rows, message, error_class):
+    ddl = "CREATE TABLE dead_letter (job_id TEXT, payload TEXT, model TEXT, error TEXT)"
+
+    parked("import", source(("a", "{}", "m", message), ddl=ddl))
+
+    (row,) = rows()
+    told = pasted.read(message).verdict
+    assert row.error_class == error_class
+    assert row.reason == (told.reason or "unclassified")
 
 
 @pytest.mark.parametrize("wal", [False, True], ids=["with a journal", "with a WAL"])

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from parked import replays
 from parked.job import State
 from parked.ledger import open_ledger
 from parked.ledger import operations as op
@@ -220,18 +221,6 @@ def test_without_canaries_all_are_tried(parked, outage):
     assert len(outage.requests) - calls == 10
 
 
-def test_a_rate_spaces_the_calls(parked, outage, url):
-    outage.answers(None)
-    calls = len(outage.requests)
-
-    parked("replay", "--class", "exhausted:503", "--rate", "40/s", "--apply")
-
-    at = [request.at for request in outage.requests[calls:]]
-    rounds = (at[:3], at[3:])  # canaries, and the others
-    for moments in rounds:
-        assert moments[-1] - moments[0] >= (len(moments) - 1) / 40 * 0.9
-
-
 def test_mended_payloads_are_sent_and_what_was_accepted_stays(parked, outage, url, tmp_path):
     outage.answers(None)
     mended = tmp_path / "mended.jsonl"
@@ -301,3 +290,84 @@ def test_flags_of_a_replay_that_make_no_sense_are_one_sentence(parked, night, wo
     assert said.status == 2
     assert says in said.err
     assert len(said.err.splitlines()) == 1
+
+
+def test_a_payload_for_several_jobs_or_for_none_is_said(parked, outage, tmp_path):
+    lines = [
+        {"job_id": "field-0", "payload": {"contents": "mended"}},
+        {"job_id": "nobody", "payload": {"contents": "x"}},
+    ]
+    mended = tmp_path / "mended.jsonl"
+    mended.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    again = tmp_path / "again.jsonl"
+    again.write_text(json.dumps({"job_id": "field-0", "model": "m", "payload": {"contents": "field 0"}}) + "\n")
+    outage.answers(lambda request: reply.invalid_request())
+
+    unused = parked("replay", "--all", "--payload", str(mended))
+    parked("run", str(again), "--batch", "two", "--out", str(tmp_path / "o2"))
+    ambiguous = parked("replay", "--all", "--payload", str(mended), "--apply")
+
+    assert "1 payload of" in unused.err
+    assert "nobody" in unused.err
+    assert (ambiguous.status, "--batch" in ambiguous.err) == (2, True)
+
+
+def test_two_payloads_for_one_id_are_refused(parked, outage, tmp_path):
+    mended = tmp_path / "mended.jsonl"
+    mended.write_text('{"job_id": "a", "payload": {"contents": "1"}}\n{"job_id": "a", "payload": {"contents": "2"}}\n')
+
+    said = parked("replay", "--all", "--payload", str(mended))
+
+    assert (said.status, "line 2" in said.err) == (2, True)
+
+
+def test_the_command_that_does_it_keeps_every_flag(parked, outage):
+    words = ["--limit", "3", "--canary", "0", "--rate", "1/m", "--name", "x", "--concurrency", "1", "--to-model", "m2"]
+
+    said = parked("replay", *words)
+
+    proposed = said.err.splitlines()[-1].partition("To do it: parked replay ")[2].split()
+    assert proposed[-1] == "--apply"
+    for flag, value in zip(words[::2], words[1::2], strict=True):
+        assert proposed[proposed.index(flag) + 1] == value
+
+
+def test_a_job_that_is_erased_while_the_replay_runs_is_left_and_nothing_is_written_into_it(
+    parked, outage, url, tmp_path
+):
+    file = tmp_path / "mended.jsonl"
+    lines = [{"job_id": f"busy-{n}", "payload": {"contents": f"mended {n}"}} for n in range(10)]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with open_ledger(url) as ledger:
+        with ledger.ask() as reader:
+            rows = list(reader.jobs(Filters(reason="overloaded"), states=(State.PARKED,)))
+        ledger.record(op.Erase(rows[0].id, "asked for"))
+        after = ledger.record(op.Mend(rows[0].id, None, "m2"))
+    outage.answers(None)
+
+    said = parked("replay", "--class", "exhausted:503", "--payload", str(file), "--apply")
+
+    assert after.revision == rows[0].revision
+    assert "9 jobs replayed: 9 recovered" in said.err
+    assert "left 1 job: erased" in said.err
+
+
+def test_canaries_that_another_replay_has_taken_prove_nothing(parked, outage, url, monkeypatch):
+    outage.answers(None)
+    with open_ledger(url) as ledger:
+        replay_id = ledger.record(op.OpenReplay("other", "me", "{}"))
+        with ledger.ask() as reader:
+            rows = list(reader.jobs(Filters(reason="overloaded"), states=(State.PARKED,)))
+        real = replays.choose
+
+        def choose_then_lose(*args, **kwargs):
+            choice = real(*args, **kwargs)
+            for row in rows[:3]:
+                ledger.record(op.Start(row.id, ledger.owner_id, replay_id=replay_id))
+            return choice
+
+        monkeypatch.setattr(replays, "choose", choose_then_lose)
+        said = parked("replay", "--class", "exhausted:503", "--apply")
+
+    assert "7 jobs replayed: 7 recovered, 0 parked again, 3 not run" in said.err
+    assert said.status == 4

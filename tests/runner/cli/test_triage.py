@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from parked import triage
 from parked.job import State
 from parked.ledger import operations as op
 from parked.ledger.codec import encode, identity
@@ -173,11 +174,23 @@ def test_restore_brings_discarded_jobs_back_to_where_they_came_from(parked, nigh
 def test_restore_leaves_what_is_not_discarded(parked, night):
     said = parked("restore", "busy-0", "done")
 
-    assert (said.status, said.out) == (0, "")
+    assert (said.status, said.out) == (4, "")
     assert said.err.splitlines() == [
         "left busy-0: it is parked, not discarded",
         "left done: it is succeeded, not discarded",
     ]
+
+
+def test_what_restore_left_is_counted_by_why(parked, night):
+    parked("discard", "--job", "busy-0", "--job", "busy-1", "--reason", "r", "--apply")
+    parked("erase", "--job", "busy-0", "--reason", "r", "--apply")
+
+    said = parked("restore", "busy-0", "busy-1", "done", "--json")
+
+    told = json.loads(said.out)
+    assert said.status == 4
+    assert [job["job_id"] for job in told["restored"]] == ["busy-1"]
+    assert told["left"] == {"erased": 1, "succeeded": 1}
 
 
 def test_restore_of_an_id_that_nobody_knows_changes_nothing(parked, night, where):
@@ -237,6 +250,39 @@ def test_erase_again_says_that_it_was_done_and_ends_with_zero(parked, night):
 
     assert said.status == 0
     assert said.err.splitlines() == ["left 3 jobs: erased before", "0 jobs erased"]
+
+
+def test_what_somebody_else_erased_meanwhile_is_not_counted_as_erased(parked, night, monkeypatch):
+    chosen = triage.select
+
+    def chosen_while_another_erases(reader, filters, **how):
+        selection = chosen(reader, filters, **how)
+        night.ledger.record(op.Erase(selection.ids[0], "first"))
+        return selection
+
+    monkeypatch.setattr(triage, "select", chosen_while_another_erases)
+
+    said = parked("erase", "--class", "exhausted:503", "--reason", "asked for", "--apply", "--json")
+
+    told = json.loads(said.out)
+    assert said.status == 0
+    assert (told["erased"], told["left"]) == (1, {"erased_before": 1})
+
+
+def test_an_erased_job_that_got_a_text_again_is_found_by_the_audit_and_erased_again(parked, night, tmp_path):
+    parked("erase", "--job", "busy-0", "--reason", "first", "--apply")
+    connection = sqlite3.connect(tmp_path / "parked.db")
+    with connection:
+        connection.execute("UPDATE payloads SET codec = 'json', body = '1' WHERE codec = 'erased'")
+    connection.close()
+
+    audited = parked("audit")
+    said = parked("erase", "--job", "busy-0", "--reason", "again", "--apply")
+
+    assert (audited.status, "erased with texts: counted 0, found 1" in audited.out) == (1, True)
+    assert (said.status, said.err) == (0, "1 job erased\n")
+    assert parked("audit").status == 0
+    assert ": first\n" in parked("show", "busy-0").out
 
 
 def test_an_erased_job_is_shown_as_such_and_given_out_no_more(parked, night):

@@ -52,7 +52,8 @@ SELECT job, revision + 1, coalesce(:model, model), coalesce(:codec, codec),
 
 -- name: mend_job
 -- Let a parked job send its next revision.
-UPDATE jobs SET revision = :revision + 1 WHERE id = :job AND state = 'parked' AND revision = :revision;
+UPDATE jobs SET revision = :revision + 1
+ WHERE id = :job AND state = 'parked' AND erased_at IS NULL AND revision = :revision;
 
 -- name: job_by_key
 -- The job of this pipeline, batch and job id.
@@ -175,7 +176,7 @@ UPDATE answers SET handed_out_at = :now WHERE job = :job AND handed_out_at IS NU
 -- name: erase_payloads
 -- Empty what a job sends, mended payloads too. The first says why.
 UPDATE payloads
-   SET codec = :codec, key_id = NULL, body = x'', note = CASE revision WHEN 0 THEN :why ELSE note END
+   SET codec = :codec, key_id = NULL, body = x'', note = CASE revision WHEN 0 THEN coalesce(note, :why) ELSE note END
  WHERE job = :job;
 
 -- name: erase_answer
@@ -186,7 +187,23 @@ UPDATE answers SET codec = :codec, key_id = NULL, body = x'', delivery_fault = N
 UPDATE attempts SET message = '' WHERE job = :job;
 
 -- name: note_erasure
-UPDATE jobs SET erased_at = :now WHERE id = :job;
+UPDATE jobs SET erased_at = coalesce(erased_at, :now) WHERE id = :job;
+
+-- name: texts
+-- Whether anything that erasing removes can still be read of a row of jobs.
+(
+    EXISTS (SELECT 1 FROM payloads WHERE payloads.job = jobs.id AND payloads.codec <> 'erased')
+    OR EXISTS (SELECT 1 FROM answers WHERE answers.job = jobs.id AND answers.codec <> 'erased')
+    OR EXISTS (SELECT 1 FROM attempts WHERE attempts.job = jobs.id AND attempts.message <> '')
+)
+
+-- name: has_texts
+-- No row: nothing of them is left.
+SELECT 1 FROM jobs WHERE id = :job AND {texts};
+
+-- name: erased_with_texts
+-- Jobs that were erased and got a text again.
+SELECT id FROM jobs WHERE erased_at IS NOT NULL AND {texts};
 
 
 -- ==== counters ====
@@ -340,7 +357,8 @@ jobs.model = :model
 error_class = :error_class
 
 -- name: where_error_class_like
-error_class LIKE :error_class ESCAPE '\'
+-- GLOB, since LIKE would take capitals for small letters.
+error_class GLOB :error_class
 
 -- name: where_reason
 reason = :reason
@@ -398,11 +416,12 @@ ORDER BY answered_at, jobs.id
 LIMIT :limit
 
 -- name: select_causes
--- Parked jobs that share a fingerprint, and the latest of them as an example.
-SELECT fingerprint, error_class, reason, count(*), min(parked_at), max(parked_at), max(id) FROM jobs
+-- Parked jobs that share a fingerprint, those apart that were erased; and the latest of them as an example.
+SELECT fingerprint, error_class, reason, erased_at IS NOT NULL, count(*), min(parked_at), max(parked_at), max(id)
+  FROM jobs
 
 -- name: by_cause
-GROUP BY fingerprint, error_class, reason ORDER BY count(*) DESC, max(parked_at) DESC
+GROUP BY fingerprint, error_class, reason, erased_at IS NOT NULL ORDER BY count(*) DESC, max(parked_at) DESC
 
 -- name: select_answers
 SELECT {job}, answers.codec, answers.key_id, answers.body, answers.answered_at, answers.handed_out_at
@@ -534,6 +553,9 @@ SELECT pipeline, job_id FROM jobs JOIN answers ON answers.job = jobs.id
 -- name: audit_without_payload
 SELECT pipeline, job_id FROM jobs
  WHERE NOT EXISTS (SELECT 1 FROM payloads WHERE payloads.job = jobs.id AND payloads.revision = jobs.revision);
+
+-- name: audit_erased_with_texts
+SELECT pipeline, job_id FROM jobs WHERE erased_at IS NOT NULL AND {texts};
 
 -- name: audit_parked_without_class
 SELECT pipeline, job_id FROM jobs
