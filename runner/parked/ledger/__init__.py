@@ -35,11 +35,11 @@ def open_ledger(
 ) -> Ledger:
     """Open a ledger: `sqlite:///relative.db`, `sqlite:////absolute.db` or `postgresql://user@host/database`.
 
-    With `create`, one that is missing is made: a SQLite file with this `mode`, or the schema `parked` of a database where
-    the role may. `migrate` upgrades an older one, on PostgreSQL by additive steps only. `role` says what this process is
-    to the others (`runner`, `replay`, `sidecar`). An outcome that can't be written is tried again for `write_patience_s`.
-    `clock` gives UTC epoch seconds, which are stored; None: this machine's for SQLite, the server's for PostgreSQL. What
-    else is None comes from the settings: `PARKED_LEDGER` (`sqlite:///parked.db`), `PARKED_LEDGER_MODE` (0600),
+    With `create`, one that is missing is made: a SQLite file with this `mode`, or the schema `parked` where the role
+    may. `migrate` upgrades an older one, on PostgreSQL by additive steps only. `role` says what this process is to the
+    others (`runner`, `replay`, `sidecar`). An outcome that can't be written is tried again for `write_patience_s`.
+    `clock` gives UTC epoch seconds, which are stored; None: this machine's for SQLite, the server's for PostgreSQL.
+    What else is None comes from the settings: `PARKED_LEDGER` (`sqlite:///parked.db`), `PARKED_LEDGER_MODE` (0600),
     `PARKED_WRITE_PATIENCE_S` (900).
 
     Raises:

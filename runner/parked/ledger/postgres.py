@@ -218,6 +218,9 @@ class PostgresStore(Books):
     def has_answer(self, id: int) -> bool:
         return self._value("has_answer", job=id) is not None
 
+    def has_texts(self, id: int) -> bool:
+        return self._value("has_texts", job=id) is not None
+
     def held_by(self, owner_id: int) -> list[JobRow]:
         return list(self._jobs("held_by", owner_id=owner_id))
 
@@ -386,6 +389,9 @@ class PostgresReader(SqlReader):
 
     def many(self, values: Iterable[Any]) -> list[Any]:
         return [value.value if isinstance(value, Enum) else value for value in values]
+
+    def pattern(self, text: str) -> str:
+        return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_").replace("*", "%")
 
 
 class PostgresDatabase:

@@ -55,6 +55,10 @@ class SqlReader(ABC):
     def many(self, values: Iterable[Any]) -> Any:
         """A list as it is bound."""
 
+    @abstractmethod
+    def pattern(self, text: str) -> str:
+        """A text in which only `*` is special, as the database matches it."""
+
     # --- jobs ---
 
     def jobs_by_key(self, job_id: str, *, pipeline: str | None, batch: str | None) -> list[JobRow]:
@@ -237,8 +241,7 @@ class SqlReader(ABC):
         values["state"] = states[0] if states else None
         values["error_class"] = filters.error_class
         if filters.error_class is not None and "*" in filters.error_class:
-            literal = filters.error_class.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-            values["error_class"] = literal.replace("*", "%")
+            values["error_class"] = self.pattern(filters.error_class)
         return values
 
 

@@ -364,6 +364,9 @@ class SqliteReader(SqlReader):
     def many(self, values: Iterable[Any]) -> str:
         return json.dumps(list(values))
 
+    def pattern(self, text: str) -> str:
+        return text.replace("[", "[[]").replace("?", "[?]")
+
 
 class SqliteDatabase:
     """See `Database`. `mode` is that of a file which is made; `clock` gives UTC epoch seconds."""

@@ -228,7 +228,23 @@ UPDATE parked.answers SET codec = %(codec)s, key_id = NULL, body = ''::bytea, de
 UPDATE parked.attempts SET message = '' WHERE job = ANY(%(jobs)s::bigint[]);
 
 -- name: note_erasure
-UPDATE parked.jobs SET erased_at = %(now)s WHERE id = ANY(%(jobs)s::bigint[]);
+UPDATE parked.jobs SET erased_at = coalesce(erased_at, %(now)s) WHERE id = ANY(%(jobs)s::bigint[]);
+
+-- name: texts
+-- Whether anything that erasing removes can still be read of a row of jobs.
+(
+    EXISTS (SELECT 1 FROM parked.payloads WHERE payloads.job = jobs.id AND payloads.codec <> 'erased')
+    OR EXISTS (SELECT 1 FROM parked.answers WHERE answers.job = jobs.id AND answers.codec <> 'erased')
+    OR EXISTS (SELECT 1 FROM parked.attempts WHERE attempts.job = jobs.id AND attempts.message <> '')
+)
+
+-- name: has_texts
+-- No row: nothing of them is left.
+SELECT 1 FROM parked.jobs WHERE id = %(job)s AND {texts};
+
+-- name: erased_with_texts
+-- Jobs that were erased and got a text again.
+SELECT id FROM parked.jobs WHERE erased_at IS NOT NULL AND {texts};
 
 
 -- ==== counters ====
@@ -469,11 +485,12 @@ ORDER BY answered_at, jobs.id
 LIMIT %(limit)s
 
 -- name: select_causes
--- Parked jobs that share a fingerprint, and the latest of them as an example.
-SELECT fingerprint, error_class, reason, count(*), min(parked_at), max(parked_at), max(id) FROM parked.jobs
+-- Parked jobs that share a fingerprint, those apart that were erased; and the latest of them as an example.
+SELECT fingerprint, error_class, reason, erased_at IS NOT NULL, count(*), min(parked_at), max(parked_at), max(id)
+  FROM parked.jobs
 
 -- name: by_cause
-GROUP BY fingerprint, error_class, reason ORDER BY count(*) DESC, max(parked_at) DESC
+GROUP BY fingerprint, error_class, reason, erased_at IS NOT NULL ORDER BY count(*) DESC, max(parked_at) DESC
 
 -- name: select_answers
 SELECT {job}, answers.codec, answers.key_id, answers.body, answers.answered_at, answers.handed_out_at
@@ -607,6 +624,9 @@ SELECT pipeline, job_id FROM parked.jobs JOIN parked.answers ON answers.job = jo
 -- name: audit_without_payload
 SELECT pipeline, job_id FROM parked.jobs
  WHERE NOT EXISTS (SELECT 1 FROM parked.payloads WHERE payloads.job = jobs.id AND payloads.revision = jobs.revision);
+
+-- name: audit_erased_with_texts
+SELECT pipeline, job_id FROM parked.jobs WHERE erased_at IS NOT NULL AND {texts};
 
 -- name: audit_parked_without_class
 SELECT pipeline, job_id FROM parked.jobs
