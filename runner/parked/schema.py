@@ -190,8 +190,10 @@ def _refuse_circles(same_value: Mapping[int, list[tuple[int, str]]]) -> None:
                 waiting.pop()
                 done.add(way.popitem()[0])
             elif schema in way:
-                circle = [*list(way.values())[list(way).index(schema) + 1 :], reference]
-                said = ", ".join(filter(None, circle))
+                led = [*list(way.values())[list(way).index(schema) + 1 :], reference]
+                circle = [reference for reference in led if reference]
+                first = circle.index(min(circle))  # where it was entered is a matter of chance
+                said = ", ".join(circle[first:] + circle[:first])
                 raise SettingsError(
                     f"its {said} leads back to itself on the same value, so that it could judge nothing"
                 )
