@@ -75,6 +75,24 @@ def test_two_workers_share_the_jobs_and_call_each_once(parked, api, jobs, worker
     assert min(answered) > 0
 
 
+def test_two_workers_on_one_postgresql_behind_a_pooler_call_each_job_once(
+    parked, api, jobs, worker, pooled_url, monkeypatch
+):
+    monkeypatch.setenv("PARKED_LEDGER", pooled_url)
+    prompts = [f"prompt {n}" for n in range(2_000)]
+    assert parked("submit", jobs(*prompts)).status == 0
+
+    workers = [worker("--until-empty", "--concurrency", "16") for _ in range(2)]
+    said = [process.communicate(timeout=WAIT_S)[1] for process in workers]
+
+    assert [process.returncode for process in workers] == [0, 0]
+    assert Counter(request.text for request in api.requests) == Counter(prompts)
+    answered = [int(err.splitlines()[-1].partition(" ")[0]) for err in said]
+    assert sum(answered) == 2_000
+    assert min(answered) > 0
+    assert parked("audit").status == 0
+
+
 def test_a_job_that_is_submitted_while_a_worker_waits_starts_within_a_second(parked, api, jobs, worker, rows):
     parked("submit", jobs("first"))
     worker()
