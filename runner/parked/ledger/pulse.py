@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections.abc import Callable
@@ -68,7 +69,7 @@ class Pulse:
             self.beat(record)
         except LedgerUnavailable as exc:
             if not self._is_away:
-                _log.warning("ledger_away reason=%s", exc)
+                _log.warning("ledger_away why=%s", json.dumps(str(exc)))
             self._is_away = True
         except Exception:  # noqa: BLE001 - a bug here must not end the thread that all others wait for
             _log.exception("beat_failed")
