@@ -20,6 +20,8 @@ from parked.ledger.operations import SetMark
 from parked.ledger.store import AttemptRow
 from parked.simulator import Simulator
 
+pytest_plugins = ("servers",)
+
 
 class ManualClock:
     """Time that passes only by being slept through; each sleep is kept."""
@@ -79,8 +81,14 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    with open_ledger(f"sqlite:///{tmp_path}/parked.db") as opened:
+def ledger_url(tmp_path: Path) -> str:
+    """Where `ledger` is: on SQLite, unless a module says otherwise (`url_on_each_database`)."""
+    return f"sqlite:///{tmp_path}/parked.db"
+
+
+@pytest.fixture
+def ledger(ledger_url: str) -> Iterator[Ledger]:
+    with open_ledger(ledger_url) as opened:
         yield opened
 
 

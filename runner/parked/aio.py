@@ -35,7 +35,7 @@ class AsyncRunner(BaseRunner):
         pool = Pool(self._on, concurrency=1, alone=True)
         self._pools.add(pool)
         try:
-            return self._on.outcome(await pool.run_one(job))
+            return self._on.outcome(await pool.run_one(self._on, job))
         finally:
             self._pools.discard(pool)
 
@@ -49,7 +49,7 @@ class AsyncRunner(BaseRunner):
         pool = Pool(self._on, concurrency=concurrency)
         self._pools.add(pool)
         try:
-            async for hold in pool.run(pool.accepting(chunked(jobs))):
+            async for hold in pool.run(pool.accepting(self._on, chunked(jobs))):
                 yield self._on.outcome(hold)
         finally:
             self._pools.discard(pool)
@@ -71,7 +71,7 @@ class PoolThread:
         self._thread = threading.Thread(target=self._loop.run_forever, name="parked-pool", daemon=True)
         self._thread.start()
         self._pool = self._await(self._make(concurrency))
-        self._holds = self._pool.run(self._pool.accepting(chunked(jobs)))
+        self._holds = self._pool.run(self._pool.accepting(on, chunked(jobs)))
 
     def __iter__(self) -> Iterator[Outcome]:
         while (hold := self._await(self._next())) is not None:

@@ -72,10 +72,9 @@ class LoopChannel:
 class Driver:
     """Does what courses ask for, on the running loop."""
 
-    def __init__(self, on: Running, turns: Turns, *, alone: bool) -> None:
-        self.channel = LoopChannel(on.ledger)
+    def __init__(self, on: Running, turns: Turns, channel: LoopChannel, *, alone: bool) -> None:
         self.releases: list[Ticket] = []  # of courses that were ended early
-        self._on, self._turns, self._alone = on, turns, alone
+        self._on, self._turns, self._channel, self._alone = on, turns, channel, alone
         self._rules = on.rules(alone=alone)
         self._threads = call_threads()
         self._acall = _awaitable(on.call_model)
@@ -130,7 +129,7 @@ class Driver:
         gives_up = clock.monotonic() + ledger.write_patience_s
         while True:
             try:
-                return await self.channel.send(operation)
+                return await self._channel.send(operation)
             except OwnerLost:
                 operation = self._on.renewed(hold, operation)
             except LedgerUnavailable:

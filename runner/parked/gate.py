@@ -28,13 +28,9 @@ class Gate:
 
 
 class Gates:
-    """The gates of one run, by model. A limit that isn't per model closes all of them.
+    """The gates of one process, by model. A limit that isn't per model closes all of them."""
 
-    A delay longer than `longest_s` closes nothing: the job that met it is parked, and others may find it changed.
-    """
-
-    def __init__(self, *, longest_s: float) -> None:
-        self._longest_s = longest_s
+    def __init__(self) -> None:
         self._all = Gate()
         self._models: dict[str, Gate] = {}
 
@@ -44,10 +40,21 @@ class Gates:
         wait_s = self._all.wait_s(now)
         return wait_s if gate is None else max(wait_s, gate.wait_s(now))
 
-    def heed(self, model: str, verdict: Verdict, *, now: float) -> None:
-        """Close what a failed attempt says is to be left alone, for as long as it says."""
+    def wait_for_any_s(self, now: float) -> float:
+        """Return how long until any model may be called, in seconds; 0 means now."""
+        return self._all.wait_s(now)
+
+    def closed(self, now: float) -> tuple[str, ...]:
+        """Return the models that are not to be called now, though others may be."""
+        return tuple(model for model, gate in self._models.items() if gate.wait_s(now) > 0)
+
+    def heed(self, model: str, verdict: Verdict, *, longest_s: float, now: float) -> None:
+        """Close what a failed attempt says is to be left alone, for as long as it says.
+
+        A delay longer than `longest_s` closes nothing: the job that met it is parked, and others may find it changed.
+        """
         delay_s = closing_s(verdict)
-        if delay_s is None or delay_s > self._longest_s:
+        if delay_s is None or delay_s > longest_s:
             return
         gate = self._all if verdict.scope is Scope.PROJECT else self._models.setdefault(model, Gate())
         gate.close(delay_s, now=now)

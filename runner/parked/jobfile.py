@@ -166,7 +166,7 @@ def scan(
     name, stream = _open(source, stdin)
     scanned = Scan(name, stream, default_model=default_model)
     bad = scanned.bad
-    with _Rejects(Path(f"{'stdin' if source == STDIN else source}.rejected.jsonl")) as rejects:
+    with _Rejects(rejects_of(source)) as rejects:
         try:
             for number, raw in _lines(stream, name):
                 scanned.lines += 1
@@ -187,6 +187,11 @@ def scan(
     if bad:
         scanned.rejected_to = rejects.path
     return scanned
+
+
+def rejects_of(source: str) -> Path:
+    """Return the file to which the bad lines of a job file go."""
+    return Path(f"{'stdin' if source == STDIN else source}.rejected.jsonl")
 
 
 def payloads_in(source: str, *, stdin: BinaryIO | None = None) -> tuple[dict[str, Any] | None, Any]:

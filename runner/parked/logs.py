@@ -20,7 +20,7 @@ _FIELDS: Final = "parked_fields"
 
 
 # What the library logs for handlers that show no fields: an event, and its fields as part of the message.
-_EVENT: Final = re.compile(r"[a-z_]+( [a-z_]+=[^\s=\"]+)*")
+_EVENT: Final = re.compile(r'[a-z_]+( [a-z_]+=([^\s="]+|"([^"\\\x00-\x1f\x7f]|\\.)*"))*')
 
 
 def fields(**values: Any) -> dict[str, Any]:

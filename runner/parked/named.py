@@ -28,6 +28,19 @@ def caller_named(name: str, *, timeout_s: float) -> CallModel:
     return function_named(name)
 
 
+def payload_check(name: str) -> Callable[[Any], None] | None:
+    """Return what refuses a payload that the caller of that name can't send, if it has such; needs no credentials.
+
+    Raises:
+        SettingsError: there is no such function.
+    """
+    if name in ("", GEMINI):
+        from parked.gemini import check_payload
+
+        return check_payload
+    return getattr(function_named(name), "check_payload", None)
+
+
 def checker_named(name: str, *, mark: Callable[[str], Any]) -> Checker:
     """Return what judges the answers of a job that remembers this name (`CheckerName`).
 

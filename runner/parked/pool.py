@@ -7,30 +7,49 @@ place decides who goes next.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
 from parked.course import Hold
-from parked.driver import AWAY_S, Driver
+from parked.driver import Driver, LoopChannel
 from parked.errors import LedgerUnavailable, OwnerLost, ParkedError, SettingsError
+from parked.gate import Gates
 from parked.job import ANSWERED, Job, State
+from parked.ledger import Ledger
 from parked.ledger import operations as op
-from parked.ledger.codec import decode
+from parked.policy import Policy
 from parked.running import Running, Stopped
 from parked.telemetry import JobTrace
+from parked.timing import Clock
 
 CHUNK: Final = 256  # jobs accepted in one commit
 AHEAD: Final = 32  # jobs in hand beyond those that have a worker, at most
-CLAIMS: Final = 32  # jobs claimed in one operation, at most
 STALLED_WAIT_S: Final = 0.2  # how soon to look again whether the ledger can be written
+
+
+class Premises(Protocol):
+    """What all jobs of a pool have in common, whoever calls them."""
+
+    ledger: Ledger
+    policy: Policy
+    clock: Clock
+    gates: Gates
+
+
+class Handful(NamedTuple):
+    """Jobs that come into a pool's hands, and how they are run."""
+
+    on: Running
+    holds: list[Hold]
 
 
 class Workers:
     """The right to call, for so many at a time, in the order of asking."""
 
-    def __init__(self, on: Running, concurrency: int, *, rate: float | None) -> None:
-        self._on = on
+    def __init__(self, premises: Premises, concurrency: int, *, rate: float | None) -> None:
+        self._premises = premises
         self._free = asyncio.Semaphore(concurrency)
         self._between_s = 1 / rate if rate else 0.0
         self._next_at = 0.0  # monotonic; when the next call may start at that rate
@@ -41,9 +60,9 @@ class Workers:
 
         `has_one` says that the asker holds a worker already; it is given back while there is something to wait for.
         """
-        on = self._on
+        clock = self._premises.clock
         if self._between_s:
-            now = on.clock.monotonic()
+            now = clock.monotonic()
             at = max(now, self._next_at)
             self._next_at = at + self._between_s
             if at > now:
@@ -54,9 +73,7 @@ class Workers:
         while True:
             if not has_one:
                 await self.take_any()
-            wait_s = on.gates.wait_s(model, on.clock.monotonic())
-            if on.ledger.stalled:
-                wait_s = max(wait_s, STALLED_WAIT_S)
+            wait_s = self._wait_s(self._premises.gates.wait_s(model, clock.monotonic()))
             if wait_s == 0:
                 return
             self.give_back()
@@ -71,28 +88,42 @@ class Workers:
             raise Stopped
 
     async def take_several(self, most: int) -> int:
-        """Wait for one worker, and take what else is free. Returns how many."""
-        await self.take_any()
+        """Wait for one worker, at a moment when some model may be called, and take what else is free.
+
+        Returns how many.
+        """
+        while True:
+            await self.take_any()
+            wait_s = self._wait_s(self._premises.gates.wait_for_any_s(self._premises.clock.monotonic()))
+            if wait_s == 0:
+                break
+            self.give_back()
+            await self.sleep(wait_s)
         taken = 1
         while taken < most and not self._free.locked():
             await self._free.acquire()
             taken += 1
         return taken
 
-    def give_back(self) -> None:
-        self._free.release()
+    def give_back(self, workers: int = 1) -> None:
+        for _ in range(workers):
+            self._free.release()
 
     async def sleep(self, wait_s: float) -> None:
         if not self.stopping:
-            await self._on.clock.asleep(wait_s)
+            await self._premises.clock.asleep(wait_s)
         if self.stopping:
             raise Stopped
 
+    def _wait_s(self, gate_s: float) -> float:
+        """A gate's wait, or longer: while an outcome waits for the ledger, no call may start."""
+        return max(gate_s, STALLED_WAIT_S) if self._premises.ledger.stalled else gate_s
+
 
 class Pool:
-    """Runs the jobs of one source. Make it on the loop that runs it; use it once."""
+    """Runs the jobs of its sources. Make it on the loop that runs it; use it once."""
 
-    def __init__(self, on: Running, *, concurrency: int, rate: float | None = None, alone: bool = False) -> None:
+    def __init__(self, premises: Premises, *, concurrency: int, rate: float | None = None, alone: bool = False) -> None:
         """`rate` bounds how many calls start, in calls a second.
 
         Raises:
@@ -100,9 +131,11 @@ class Pool:
         """
         if concurrency < 1:
             raise SettingsError(f"concurrency must be a whole number from 1, got {concurrency!r}")
-        self._on = on
-        self._workers = Workers(on, concurrency, rate=rate)
-        self._driver = Driver(on, self._workers, alone=alone)
+        self.premises = premises
+        self.workers = Workers(premises, concurrency, rate=rate)
+        self._channel = LoopChannel(premises.ledger)
+        self._drivers: dict[Running, Driver] = {}
+        self._alone = alone
         # Enough in hand to keep every worker busy while the next chunk is read and committed; no more, so that memory
         # doesn't grow with the number of jobs.
         self._enough = concurrency + AHEAD
@@ -117,7 +150,7 @@ class Pool:
 
     # --- sources: what is to be run, and what is known already (as finished holds) ---
 
-    async def accepting(self, chunks: AsyncIterable[list[Job]]) -> AsyncIterator[list[Hold]]:
+    async def accepting(self, on: Running, chunks: AsyncIterable[list[Job]]) -> AsyncIterator[Handful]:
         """Take jobs on, a chunk a commit.
 
         Raises:
@@ -125,42 +158,27 @@ class Pool:
             LedgerUnavailable: nothing of this chunk was taken on.
         """
         async for jobs in chunks:
-            yield await self._accept(jobs)
-
-    async def claiming(self) -> AsyncIterator[list[Hold]]:
-        """Claim what the pipeline has pending, as workers come free: what earlier runs have left over."""
-        on = self._on
-        gives_up = on.clock.monotonic() + on.ledger.write_patience_s
-        while True:
-            workers = await self._workers.take_several(CLAIMS)
-            claim = op.Claim(on.pipeline, on.ledger.owner_id, limit=workers, caller=on.caller, checker=on.checker)
-            try:
-                claimed: list[op.Started] = await self._started_here(self._driver.channel.send(claim))
-            except (OwnerLost, LedgerUnavailable) as exc:
-                for _ in range(workers):
-                    self._workers.give_back()
-                if isinstance(exc, LedgerUnavailable):
-                    if on.clock.monotonic() >= gives_up:
-                        raise
-                    await self._workers.sleep(AWAY_S)
-                continue
-            gives_up = on.clock.monotonic() + on.ledger.write_patience_s
-            for _ in range(workers - len(claimed)):
-                self._workers.give_back()
-            if not claimed:
-                return
-            holds = [on.hold(each.row, _payload(each), attempt=each.attempt) for each in claimed]
-            for hold in holds:
-                hold.claimed = True
-            yield holds
+            yield Handful(on, await self._accept(on, jobs))
 
     async def record_all(self, operations: Sequence[op.Operation]) -> None:
         """Have operations of a source committed."""
-        await asyncio.gather(*self._driver.channel.send_many(operations))
+        await asyncio.gather(*self._channel.send_many(operations))
+
+    async def started(self, operation: op.Operation) -> Any:
+        """Have an operation committed that starts jobs for a source. If nobody waits any more, they are handed back."""
+        return await self._started_here(self._channel.send(operation))
+
+    async def until_room(self) -> None:
+        """Wait until more jobs may be taken in hand."""
+        await self._until_open(self._enough)
+
+    def in_hand(self) -> Counter[str]:
+        """How many jobs of each pipeline are under way."""
+        return Counter(hold.row.pipeline for hold in self._courses.values())
 
     # --- running ---
 
-    async def run(self, *sources: AsyncIterable[list[Hold]]) -> AsyncGenerator[Hold, None]:
+    async def run(self, *sources: AsyncIterable[Handful]) -> AsyncGenerator[Hold, None]:
         """Run what the sources give, one source after the other, and yield each job when it is out of our hands.
 
         Raises:
@@ -175,9 +193,9 @@ class Pool:
         if self._error is not None:
             raise self._error
 
-    async def run_one(self, job: Job) -> Hold:
+    async def run_one(self, on: Running, job: Job) -> Hold:
         """Take one job on and run it. It is accepted and started in one operation, if its gate is open."""
-        on, channel = self._on, self._driver.channel
+        channel = self._channel
         trace = on.spans.job(on.name(job))
         open_now = on.gates.wait_s(job.model, on.clock.monotonic()) == 0
         try:
@@ -189,13 +207,13 @@ class Pool:
             trace.end(hold.row)
             return hold
         if hold.attempt is not None:
-            if self._workers.stopping:
+            if self.workers.stopping:
                 on.ledger.submit(hold.release())
                 hold.row = hold.row._replace(state=State.PENDING)
                 trace.end(hold.row)
                 return hold
-            await self._workers.take_any()
-        task = self._open(hold, trace)
+            await self.workers.take_any()
+        task = self._open(on, hold, trace)
         try:
             await asyncio.shield(task)
         except GeneratorExit:  # the loop has ended under us: nothing can be awaited any more
@@ -209,15 +227,15 @@ class Pool:
 
     def stop(self) -> None:
         """Drain: no new attempt starts, running calls get `drain_s`, then their jobs are released."""
-        if self._workers.stopping:
+        if self.workers.stopping:
             return
         self.stopped = True
         self._halt()
-        asyncio.get_running_loop().call_later(self._on.policy.drain_s, self._cut_off)
+        asyncio.get_running_loop().call_later(self.premises.policy.drain_s, self._cut_off)
 
     def unwritten(self) -> list[str]:
         """The job ids whose outcomes would go with this process if it ended now: the ledger hasn't taken them yet."""
-        waiting = {outcome.id for outcome in self._on.ledger.unwritten}
+        waiting = {outcome.id for outcome in self.premises.ledger.unwritten}
         return [hold.row.job_id for hold in self._courses.values() if hold.row.id in waiting] + self.lost
 
     async def close(self) -> None:
@@ -229,9 +247,8 @@ class Pool:
         waiting = (*self._courses, self._feeder, self._ending)
         await asyncio.gather(*[task for task in waiting if task is not None], return_exceptions=True)
 
-    async def _accept(self, jobs: list[Job]) -> list[Hold]:
-        on = self._on
-        futures = self._driver.channel.send_many(on.accept(job) for job in jobs)
+    async def _accept(self, on: Running, jobs: list[Job]) -> list[Hold]:
+        futures = self._channel.send_many(on.accept(job) for job in jobs)
         holds = []
         for job, accepted in zip(jobs, await asyncio.gather(*futures), strict=True):
             hold = on.hold(accepted.row, job.payload)
@@ -244,22 +261,22 @@ class Pool:
         """Read what was answered before, all of a chunk at once."""
         answered = {hold.row.id: hold for hold in holds if hold.row.state in ANSWERED}
         if answered:
-            with self._on.ledger.ask() as reader:
+            with self.premises.ledger.ask() as reader:
                 for id, body in reader.answer_bodies(tuple(answered)).items():
                     answered[id].stored = body
 
-    async def _feed(self, sources: tuple[AsyncIterable[list[Hold]], ...]) -> None:
+    async def _feed(self, sources: tuple[AsyncIterable[Handful], ...]) -> None:
         try:
             for source in sources:
-                async for holds in source:
-                    await self._take_in_hand(holds)
+                async for on, holds in source:
+                    await self._take_in_hand(on, holds)
                 await self._until_open(0)
         except Stopped:
             return
         except Exception as exc:  # noqa: BLE001 - raised by `run`, once the others are drained
             self._fail(exc)
 
-    async def _take_in_hand(self, holds: list[Hold]) -> None:
+    async def _take_in_hand(self, on: Running, holds: list[Hold]) -> None:
         """Open their courses in order, and let go of each: what it comes to hold must not live as long as its chunk."""
         holds.reverse()
         try:
@@ -270,7 +287,7 @@ class Pool:
                 if hold.finished:
                     self._ended.put_nowait(hold)
                 else:
-                    self._open(hold)
+                    self._open(on, hold)
         finally:
             for hold in reversed(holds):  # the run was stopped; they stay what they are in the ledger
                 self._ended.put_nowait(hold)
@@ -280,22 +297,25 @@ class Pool:
         assert self._feeder is not None
         await asyncio.gather(self._feeder, return_exceptions=True)
         await self._until_open(0)
-        for release in self._driver.releases:
-            with suppress(ParkedError):
-                await asyncio.to_thread(release.wait)
+        for driver in self._drivers.values():
+            for release in driver.releases:
+                with suppress(ParkedError):
+                    await asyncio.to_thread(release.wait)
         self._ended.put_nowait(None)
 
-    def _open(self, hold: Hold, trace: JobTrace | None = None) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._course(hold, trace))
+    def _open(self, on: Running, hold: Hold, trace: JobTrace | None = None) -> asyncio.Task[None]:
+        if on not in self._drivers:
+            self._drivers[on] = Driver(on, self.workers, self._channel, alone=self._alone)
+        task = asyncio.create_task(self._course(self._drivers[on], hold, trace))
         self._courses[task] = hold
         task.add_done_callback(self._over)
         return task
 
-    async def _course(self, hold: Hold, trace: JobTrace | None) -> None:
+    async def _course(self, driver: Driver, hold: Hold, trace: JobTrace | None) -> None:
         try:
             if hold.attempt is None:  # before anything else is made for it: many wait here, and few run
-                await self._workers.take_any()
-            await self._driver.drive(hold, trace)
+                await self.workers.take_any()
+            await driver.drive(hold, trace)
         except (Stopped, asyncio.CancelledError):
             state = State.PENDING if hold.replay_id is None else State.PARKED
             hold.row = hold.row._replace(state=state)
@@ -316,7 +336,7 @@ class Pool:
             self.stop()
 
     def _halt(self) -> None:
-        self._workers.stopping = True
+        self.workers.stopping = True
         if self._feeder is not None:
             self._feeder.cancel()
         for task, hold in self._courses.items():
@@ -340,17 +360,12 @@ class Pool:
         if future.cancelled() or future.exception() is not None:
             return
         result = future.result()
-        for each in result if isinstance(result, list) else [result]:
-            if each.attempt is not None:
-                self._on.ledger.submit(op.Release(each.row.id, self._on.ledger.owner_id, attempt=each.attempt))
+        for each in result.started if isinstance(result, op.Claimed) else [result]:
+            if each.attempt is not None and each.row.owner_id is not None:
+                self.premises.ledger.submit(op.Release(each.row.id, each.row.owner_id, attempt=each.attempt))
 
     async def _until_open(self, most: int) -> None:
         """Wait until at most so many jobs are in hand: under way, or not taken by whoever takes the results."""
         while len(self._courses) + self._ended.qsize() > most:
             self._changed.clear()
             await self._changed.wait()
-
-
-def _payload(started: op.Started) -> Any:
-    assert started.payload is not None  # a claim always brings it
-    return decode(started.payload)

@@ -16,21 +16,14 @@ from parked.course import Hold
 from parked.job import State
 from parked.ledger import operations as op
 from parked.ledger.codec import decode, encode
-from parked.ledger.operations import JobRow
+from parked.ledger.operations import Called, JobRow
 from parked.ledger.store import Filters, Reader
-from parked.pool import Pool
+from parked.pool import Handful, Pool
 from parked.running import Running
 
 SAMPLE: Final = 20  # jobs that a dry run names
 PAGE: Final = 64  # jobs whose payloads are read at a time
 CANARIES: Final = 3  # of each cause
-
-
-class Called(NamedTuple):
-    """Who calls a job and who checks its answer, by name."""
-
-    caller: str
-    checker: str
 
 
 class Cause(NamedTuple):
@@ -191,7 +184,7 @@ async def _round(
 
 async def _replaying(
     on: Running, pool: Pool, ids: list[array[int]], replay_id: int, mending: Mending
-) -> AsyncIterator[list[Hold]]:
+) -> AsyncIterator[Handful]:
     """The source of a pool that runs these jobs again. Each is claimed when its turn comes, if it is still parked."""
     for page in _pages(ids):
         with on.ledger.ask() as reader:
@@ -210,7 +203,7 @@ async def _replaying(
             hold = on.hold(job.row, decode(job.payload), replay_id=replay_id)
             hold.other_model = job.model
             holds.append(hold)
-        yield holds
+        yield Handful(on, holds)
 
 
 def _pages(ids: list[array[int]]) -> Iterator[list[int]]:

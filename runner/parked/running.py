@@ -34,7 +34,7 @@ class Stopped(BaseException):
     """The runner was stopped while this course waited. Its job goes back to the ledger; nobody outside sees this."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Running:
     """A ledger, a caller, and the rules by which jobs are run with them."""
 
@@ -49,7 +49,7 @@ class Running:
     checker: str = ""  # `check` and `allow_truncated` by name (`CheckerName`)
     clock: Clock = field(default_factory=SystemClock)
     spans: Spans = field(default_factory=Spans)
-    gates: Gates = field(init=False)
+    gates: Gates = field(default_factory=Gates)
 
     def __post_init__(self) -> None:
         if not isinstance(self.ledger, Ledger):
@@ -63,7 +63,6 @@ class Running:
         self.caller = self.caller or name_of(self.call_model)
         check = name_of(self.check) if self.check else ""
         self.checker = self.checker or str(CheckerName(check, self.allow_truncated))
-        self.gates = Gates(longest_s=self.policy.max_wait_s)
         describe = getattr(self.call_model, "destination", None)
         if describe is not None:
             self.spans.destination = Destination(*describe())
@@ -80,17 +79,8 @@ class Running:
         check_payload = getattr(self.call_model, "check_payload", None)
         if check_payload is not None:
             check_payload(job.payload)
-        return op.Accept(
-            self.pipeline,
-            self.batch,
-            job.job_id,
-            job.model,
-            encode(job.payload),
-            identity(job.payload),
-            caller=self.caller,
-            checker=self.checker,
-            start_for=self.ledger.owner_id if start else None,
-            span=span,
+        return acceptance(job, self.pipeline, self.batch, op.Called(self.caller, self.checker))._replace(
+            start_for=self.ledger.owner_id if start else None, span=span
         )
 
     def hold(self, row: JobRow, payload: Any, *, attempt: int | None = None, replay_id: int | None = None) -> Hold:
@@ -116,7 +106,9 @@ class Running:
         return Rules(
             judge=self.judge,
             has_check=self.check is not None,
-            heed=lambda model, verdict: self.gates.heed(model, verdict, now=self.clock.monotonic()),
+            heed=lambda model, verdict: self.gates.heed(
+                model, verdict, longest_s=self.policy.max_wait_s, now=self.clock.monotonic()
+            ),
             strikes=lambda verdict: is_strike(verdict, alone=alone),
             decide=lambda standing, verdict: decide(
                 standing,
@@ -250,6 +242,16 @@ def _policy_of_environment() -> Policy:
 def _check(job: object) -> None:
     if not isinstance(job, Job):
         raise InvalidJob(f"a job must be a parked.Job(job_id, model=…, payload=…), got {type(job).__name__}")
+
+
+def acceptance(job: Job, pipeline: str, batch: str, called: op.Called) -> op.Accept:
+    """The operation that takes a job on as pending.
+
+    Raises:
+        InvalidJob: its payload is no JSON value.
+    """
+    body, hashed = encode(job.payload), identity(job.payload)
+    return op.Accept(pipeline, batch, job.job_id, job.model, body, hashed, called.caller, called.checker)
 
 
 def name_of(function: object) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -39,6 +40,16 @@ def set_up(service_name: str) -> Callable[[], None]:
     provider.add_span_processor(BatchSpanProcessor(_exporter(exporter_name)))
     trace.set_tracer_provider(provider)
     return provider.shutdown
+
+
+@contextmanager
+def tracing(service_name: str) -> Iterator[None]:
+    """The same for as long as a command runs."""
+    shut_down = set_up(service_name)
+    try:
+        yield
+    finally:
+        shut_down()
 
 
 def _exporter(name: str) -> Any:

@@ -35,6 +35,12 @@ def test_a_record_as_text_has_event_and_fields_on_one_line(log):
     assert line.endswith("Z WARNING owners_lost owners=[3] jobs=2 role=runner\n")
 
 
+def test_fields_in_a_message_of_the_library_stay_as_they_are(log):
+    line = written(log, TextFormatter(), lambda: log.warning('ledger_away why="it is full" since=%d', 3))
+
+    assert line.endswith('Z WARNING ledger_away why="it is full" since=3\n')
+
+
 def test_no_text_can_forge_a_field_or_a_second_line(log):
     line = written(
         log, TextFormatter(), lambda: log.error("task_failed", extra=fields(why="away\nERROR forged jobs=0"))
@@ -42,6 +48,7 @@ def test_no_text_can_forge_a_field_or_a_second_line(log):
 
     assert line.endswith(r'ERROR task_failed why="away\nERROR forged jobs=0"' + "\n")
     assert line.count("\n") == 1
+    assert written(log, TextFormatter(), lambda: log.error('a why="b\nERROR forged"')).count("\n") == 1
 
 
 def test_a_record_as_json_is_one_object(log):

@@ -51,6 +51,11 @@ CONTRACT = {
 }
 
 
+@pytest.fixture
+def url(url_on_each_database):
+    return url_on_each_database
+
+
 def counter(metric, a="", b="", value=1.0, *, pipeline="captions", model=MODEL, trace_id=None, example=None):
     span_id = "00f067aa0ba902b7" if trace_id else None
     at = 1_772_000_000.5 if trace_id else None

@@ -128,7 +128,9 @@ def damage(file):
 
 def make_newer(file):
     with closing(sqlite3.connect(file)) as connection, connection:
-        connection.execute("INSERT INTO schema_version SELECT 9999, 0, 'later', applied_at, '9.0' FROM schema_version")
+        connection.execute(
+            "INSERT INTO schema_version SELECT 9999, 0, 'later', applied_at, '9.0' FROM schema_version LIMIT 1"
+        )
 
 
 @pytest.mark.parametrize("harm", [remove, damage, make_newer])

@@ -20,6 +20,11 @@ from parked.simulator import replies as reply
 JOB = parked.Job("a-1", model="m", payload={"contents": "What is six times seven?"})
 
 
+@pytest.fixture
+def ledger_url(url_on_each_database):
+    return url_on_each_database
+
+
 def jobs(count):
     return [parked.Job(f"a-{n}", model="m", payload={"contents": f"{n}?"}) for n in range(count)]
 
@@ -262,15 +267,16 @@ def test_a_loop_that_ends_under_a_run_hands_back_what_runs(ledger, states):
     loop = asyncio.new_event_loop()
 
     async def main():
-        called = asyncio.Event()
+        calls = asyncio.Semaphore(0)
 
         async def call(payload, model):
-            called.set()
+            calls.release()
             await asyncio.Event().wait()
 
         runner = parked.AsyncRunner(ledger, call)
         tasks = [loop.create_task(runner.run(job)) for job in jobs(3)]
-        await called.wait()
+        for _ in tasks:
+            await calls.acquire()
         return tasks
 
     tasks = loop.run_until_complete(main())
@@ -333,8 +339,9 @@ def test_a_rate_spaces_the_calls_that_start(ledger, clock):
         async def chunks():
             yield jobs(5)
 
-        pool = Pool(Running(ledger, call, clock=clock), concurrency=5, rate=2.0)
-        return [hold async for hold in pool.run(pool.accepting(chunks()))]
+        on = Running(ledger, call, clock=clock)
+        pool = Pool(on, concurrency=5, rate=2.0)
+        return [hold async for hold in pool.run(pool.accepting(on, chunks()))]
 
     begun = clock.now
     holds = asyncio.run(main())

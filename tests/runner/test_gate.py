@@ -21,7 +21,7 @@ def refused(
 
 @pytest.fixture
 def gates() -> Gates:
-    return Gates(longest_s=LONGEST_S)
+    return Gates()
 
 
 def test_a_gate_is_open_until_something_closes_it(gates):
@@ -29,7 +29,7 @@ def test_a_gate_is_open_until_something_closes_it(gates):
 
 
 def test_a_rate_limit_closes_its_model_for_as_long_as_the_server_asks(gates):
-    gates.heed("m", refused(retry_after_s=34.0), now=100.0)
+    gates.heed("m", refused(retry_after_s=34.0), longest_s=LONGEST_S, now=100.0)
 
     assert gates.wait_s("m", now=100.0) == 34.0
     assert gates.wait_s("m", now=133.0) == 1.0
@@ -38,14 +38,14 @@ def test_a_rate_limit_closes_its_model_for_as_long_as_the_server_asks(gates):
 
 
 def test_a_limit_of_the_project_closes_every_model(gates):
-    gates.heed("m", refused(retry_after_s=5.0, scope=Scope.PROJECT), now=0.0)
+    gates.heed("m", refused(retry_after_s=5.0, scope=Scope.PROJECT), longest_s=LONGEST_S, now=0.0)
 
     assert gates.wait_s("another", now=1.0) == 4.0
 
 
 def test_a_shorter_delay_does_not_reopen_a_gate(gates):
-    gates.heed("m", refused(retry_after_s=30.0), now=0.0)
-    gates.heed("m", refused(retry_after_s=1.0), now=10.0)
+    gates.heed("m", refused(retry_after_s=30.0), longest_s=LONGEST_S, now=0.0)
+    gates.heed("m", refused(retry_after_s=1.0), longest_s=LONGEST_S, now=10.0)
 
     assert gates.wait_s("m", now=12.0) == 18.0
 
@@ -59,7 +59,7 @@ def test_a_bare_429_only_makes_its_own_job_wait():
 
 
 def test_a_delay_that_nobody_waits_for_closes_nothing(gates):
-    gates.heed("m", refused(retry_after_s=LONGEST_S + 1), now=0.0)
+    gates.heed("m", refused(retry_after_s=LONGEST_S + 1), longest_s=LONGEST_S, now=0.0)
 
     assert gates.wait_s("m", now=0.0) == 0.0
 

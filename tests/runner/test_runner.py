@@ -22,6 +22,11 @@ JOB = parked.Job("a-1", model="m", payload={"contents": "What is six times seven
 
 
 @pytest.fixture
+def ledger_url(url_on_each_database):
+    return url_on_each_database
+
+
+@pytest.fixture
 def runner(ledger, clock):
     """Returns a function that makes a runner for a caller."""
 

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         tell_done(args, ledger, selection, {"erased": erased, "scrubbed": scrubbed}, LEFT)
         hint(f"{counted(erased, 'job')} erased")
     if not scrubbed:
-        hint("copies are left in the ledger's -wal file, since others went on reading; run it again when they are done")
+        hint("copies are left in the ledger's files, since others went on using it; run it again when they are done")
         return Exit.SURROUNDINGS
     return Exit.PENDING if selection.left.keys() - {ERASED_BEFORE} else Exit.OK
 

@@ -28,6 +28,8 @@ from parked.version import __version__
 # In the order of `parked --help`: what runs jobs, what looks at them, what tries it all out.
 COMMANDS: Final = {
     "run": "parked.cli.run",
+    "submit": "parked.cli.submit",
+    "work": "parked.cli.work",
     "import": "parked.cli.importing",
     "list": "parked.cli.listing",
     "causes": "parked.cli.causes",
@@ -40,6 +42,7 @@ COMMANDS: Final = {
     "summary": "parked.cli.summary",
     "classify": "parked.cli.classify",
     "audit": "parked.cli.audit",
+    "migrate": "parked.cli.migrate",
     "simulate": "parked.cli.simulate",
     "demo": "parked.cli.demo",
 }

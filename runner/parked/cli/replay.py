@@ -26,14 +26,14 @@ from parked.errors import SettingsError
 from parked.settings import Settings
 
 if TYPE_CHECKING:
-    from parked.check import Checker
+    from parked.callers import Callers
     from parked.cli.frame import Subparsers
     from parked.ledger import Ledger
-    from parked.ledger.operations import JobRow
+    from parked.ledger.operations import Called, JobRow
     from parked.ledger.store import Filters
     from parked.pool import Pool
-    from parked.replays import Called, Choice, Mending, Results
-    from parked.running import CallModel, Running
+    from parked.replays import Choice, Mending, Results
+    from parked.running import Running
 
 DEFAULT_CONCURRENCY: Final = 8
 DEFAULT_CANARIES: Final = 3
@@ -91,35 +91,36 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     if args.apply and not (filters or args.all or args.limit):
         raise SettingsError("parked replay --apply without a filter runs every parked job; say --all, or --limit N")
 
+    from parked.callers import Callers
     from parked.replays import choose
 
     mending = _mending(args)
     with existing_ledger(settings, role="replay") as ledger:
-        callers = _Callers(settings, ledger, mending)
-        orphans = {row.id for row in ledger.sweep()} if args.apply else set()
-        callers.orphans = orphans
+        callers = Callers(ledger, settings.policy())
+        refusals = _Refusals(callers, mending)
+        refusals.orphans = {row.id for row in ledger.sweep()} if args.apply else set()
         with ledger.ask() as reader:
-            choice = choose(reader, filters, limit=args.limit, now=now, refusal=callers.refusal)
-        _check_payloads(args, mending, callers)
+            choice = choose(reader, filters, limit=args.limit, now=now, refusal=refusals.refusal)
+        _check_payloads(args, mending, refusals)
         if not args.apply:
             _tell_dry_run(args, ledger, choice)
             return Exit.OK
         return _apply(args, settings, ledger, filters, choice, callers, mending)
 
 
-class _Callers:
-    """The callers and checks that can be found here, each made once; and why a job can't be called."""
+class _Refusals:
+    """Why jobs can't be run here; what is found for the others is kept by `Callers`."""
 
-    def __init__(self, settings: Settings, ledger: Ledger, mending: Mending) -> None:
-        self._settings, self._ledger, self._mending = settings, ledger, mending
-        self._found: dict[str, CallModel] = {}
-        self._checkers: dict[str, Checker] = {}
-        self._known: dict[tuple[str, str], str | None] = {}
+    def __init__(self, callers: Callers, mending: Mending) -> None:
+        self._callers, self._mending = callers, mending
+        self._known: dict[Called, str | None] = {}
         self.mended: Counter[str] = Counter()  # jobs by the id under which a payload was found for them
         self.orphans: set[int] = set()  # jobs that were found orphaned just now; nobody has seen them yet
 
     def refusal(self, row: JobRow) -> str | None:
         """Return why a job can't be run here, None if it can."""
+        from parked.ledger.operations import Called
+
         if row.id in self.orphans:
             return "orphaned just now by a process that died; look at it, and give the command again"
         if row.erased_at is not None:
@@ -129,48 +130,24 @@ class _Callers:
             if row.job_id not in payloads:
                 return "the file of --payload has none for it"
             self.mended[row.job_id] += 1
-        called = (row.caller, row.checker)
+        called = Called(row.caller, row.checker)
         if called not in self._known:
-            self._known[called] = self._missing(*called)
+            self._known[called] = self._missing(called)
         if self._known[called] is None and payloads is not None:
-            return self._unsendable(row, payloads[row.job_id])
+            return self._unsendable(called, payloads[row.job_id])
         return self._known[called]
 
-    def of(self, called: Called) -> CallModel:
-        from parked.named import caller_named
-
-        if called.caller not in self._found:
-            self._found[called.caller] = caller_named(called.caller, timeout_s=self._settings.attempt_timeout_s)
-        return self._found[called.caller]
-
-    def checker_of(self, called: Called) -> Checker:
-        from parked.named import checker_named
-
-        if called.checker not in self._checkers:
-            with self._ledger.ask() as reader:
-                self._checkers[called.checker] = checker_named(called.checker, mark=reader.mark)
-        return self._checkers[called.checker]
-
-    async def aclose(self) -> None:
-        for caller in self._found.values():
-            if (aclose := getattr(caller, "aclose", None)) is not None:
-                await aclose()
-
-    def _missing(self, caller: str, checker: str) -> str | None:
-        from parked.replays import Called
-
-        called = Called(caller, checker)
+    def _missing(self, called: Called) -> str | None:
         try:
-            self.of(called)
-            self.checker_of(called)
+            self._callers.running(called)
         except SettingsError as exc:
             return str(exc)
         return None
 
-    def _unsendable(self, row: JobRow, payload: Any) -> str | None:
+    def _unsendable(self, called: Called, payload: Any) -> str | None:
         from parked.errors import InvalidJob
 
-        check_payload = getattr(self._found.get(row.caller), "check_payload", None)
+        check_payload = getattr(self._callers.running(called).call_model, "check_payload", None)
         try:
             if check_payload is not None:
                 check_payload(payload)
@@ -205,7 +182,7 @@ def _mending(args: argparse.Namespace) -> Mending:
     return Mending(payloads, args.to_model)
 
 
-def _check_payloads(args: argparse.Namespace, mending: Mending, callers: _Callers) -> None:
+def _check_payloads(args: argparse.Namespace, mending: Mending, refusals: _Refusals) -> None:
     """Say which payloads are for nobody; refuse one that would go to several jobs.
 
     Raises:
@@ -213,13 +190,13 @@ def _check_payloads(args: argparse.Namespace, mending: Mending, callers: _Caller
     """
     if mending.payloads is None:
         return
-    for job_id, jobs in callers.mended.items():
+    for job_id, jobs in refusals.mended.items():
         if jobs > 1:
             raise SettingsError(
                 f"{jobs} of the jobs are called {job_id!r}, and {args.payload} has one payload for it; choose one with"
                 " --pipeline or --batch"
             )
-    if unused := sorted(mending.payloads.keys() - callers.mended.keys()):
+    if unused := sorted(mending.payloads.keys() - refusals.mended.keys()):
         hint(f"{counted(len(unused), 'payload')} of {args.payload} for none of these jobs, e.g. {unused[0]}")
 
 
@@ -229,7 +206,7 @@ def _apply(
     ledger: Ledger,
     filters: Filters,
     choice: Choice,
-    callers: _Callers,
+    callers: Callers,
     mending: Mending,
 ) -> int:
     import asyncio
@@ -244,7 +221,7 @@ def _apply(
     replay_id = ledger.record(OpenReplay(args.name, who, json.dumps(said)))
     results, drain = Results(), Drain()
     try:
-        asyncio.run(_run(args, settings, ledger, choice, callers, mending, replay_id, results, drain))
+        asyncio.run(_run(args, settings, choice, callers, mending, replay_id, results, drain))
     finally:
         with suppress(Exception):  # the replay's row is for people; what became of the jobs is in their own
             ledger.record(CloseReplay(replay_id, results.recovered, results.parked_again, results.not_run))
@@ -262,9 +239,8 @@ def _apply(
 async def _run(
     args: argparse.Namespace,
     settings: Settings,
-    ledger: Ledger,
     choice: Choice,
-    callers: _Callers,
+    callers: Callers,
     mending: Mending,
     replay_id: int,
     results: Results,
@@ -272,7 +248,6 @@ async def _run(
 ) -> None:
     from parked.pool import Pool
     from parked.replays import replayed
-    from parked.running import Running
 
     def make_pool(on: Running) -> Pool:
         pool = Pool(on, concurrency=args.concurrency, rate=args.rate.per_s if args.rate else None)
@@ -282,18 +257,8 @@ async def _run(
     try:
         with progress(choice.jobs) as shown:
             for called, causes in choice.ids.items():
-                checker = callers.checker_of(called)
-                on = Running(
-                    ledger,
-                    callers.of(called),
-                    policy=settings.policy(),
-                    check=checker.check,
-                    allow_truncated=checker.allow_truncated,
-                    caller=called.caller,
-                    checker=called.checker,
-                )
                 async for _ in replayed(
-                    on, causes, replay_id,
+                    callers.running(called), causes, replay_id,
                     results=results, make_pool=make_pool, canaries=args.canary, mending=mending,
                 ):  # fmt: skip
                     shown.advance(parked=results.parked_again)

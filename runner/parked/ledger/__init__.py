@@ -8,23 +8,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from parked import owners
-from parked.errors import SettingsError
-from parked.ledger.migrations import bring_up_to_date
+from parked.ledger.databases import locate
+from parked.ledger.migrations import Upgraded
 from parked.ledger.operations import Beat, JobRow, Leave, Lose, Operation, Outcome, Register
 from parked.ledger.pulse import Pulse
-from parked.ledger.reading import SqliteReader
-from parked.ledger.scrubbing import scrub
-from parked.ledger.sqlite import SqliteStore
-from parked.ledger.sqlite_file import connect, explain, make_sure, path_of
-from parked.ledger.store import Reader
+from parked.ledger.store import Database, Reader
 from parked.ledger.writer import Channel, Ticket, Writer
 
-__all__ = ["Channel", "Ledger", "Ticket", "full_name", "open_ledger"]
+__all__ = ["Channel", "Ledger", "Ticket", "full_name", "migrate", "open_ledger"]
 
 
 def open_ledger(
@@ -35,15 +30,17 @@ def open_ledger(
     role: str = "runner",
     mode: int | None = None,
     write_patience_s: float | None = None,
-    clock: Callable[[], float] = time.time,
+    clock: Callable[[], float] | None = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Ledger:
-    """Open a ledger: `sqlite:///relative.db` or `sqlite:////absolute.db`.
+    """Open a ledger: `sqlite:///relative.db`, `sqlite:////absolute.db` or `postgresql://user@host/database`.
 
-    With `create`, one that is missing is made, as a file of this `mode`. `migrate` upgrades an older one. `role` says
-    what this process is to the others (`runner`, `replay`, `sidecar`). An outcome that can't be written is tried again
-    for `write_patience_s`. `clock` gives UTC epoch seconds, which are stored. What is None comes from the settings:
-    `PARKED_LEDGER` (`sqlite:///parked.db`), `PARKED_LEDGER_MODE` (0600), `PARKED_WRITE_PATIENCE_S` (900).
+    With `create`, one that is missing is made: a SQLite file with this `mode`, or the schema `parked` where the role
+    may. `migrate` upgrades an older one, on PostgreSQL by additive steps only. `role` says what this process is to the
+    others (`runner`, `replay`, `sidecar`). An outcome that can't be written is tried again for `write_patience_s`.
+    `clock` gives UTC epoch seconds, which are stored; None: this machine's for SQLite, the server's for PostgreSQL.
+    What else is None comes from the settings: `PARKED_LEDGER` (`sqlite:///parked.db`), `PARKED_LEDGER_MODE` (0600),
+    `PARKED_WRITE_PATIENCE_S` (900).
 
     Raises:
         SettingsError: the URL is none that parked understands, or a setting is wrong.
@@ -59,17 +56,27 @@ def open_ledger(
         url = settings.ledger if url is None else url
         mode = settings.ledger_mode if mode is None else mode
         write_patience_s = settings.write_patience_s if write_patience_s is None else write_patience_s
-    path = _path(url)
-    make_sure(path, create=create, mode=mode)
+    database = locate(url, mode=mode, clock=clock, monotonic=monotonic)
     try:
-        connection = connect(path)
-        try:
-            created = bring_up_to_date(connection, path, create=create, upgrade=migrate, now=clock())
-        finally:
-            connection.close()
+        created = database.prepare(create=create, upgrade=migrate)
     except Exception as exc:
-        raise explain(exc, path) from exc
-    return Ledger(path, created=created, role=role, write_patience_s=write_patience_s, clock=clock, monotonic=monotonic)
+        raise database.explain(exc) from exc
+    return Ledger(database, created=created, role=role, write_patience_s=write_patience_s, monotonic=monotonic)
+
+
+def migrate(url: str, *, mode: int | None = None) -> Upgraded:
+    """Make a ledger that is missing, or apply all that an older one lacks, also what older programs can't follow.
+
+    Raises:
+        SettingsError: the URL is none that parked understands.
+        LedgerTooNew: a newer parked has changed it in a way that this version can't follow.
+        LedgerUnavailable: it can't be reached or changed, or older programs are still using it.
+    """
+    database = locate(url, mode=mode)
+    try:
+        return database.migrate()
+    except Exception as exc:
+        raise database.explain(exc) from exc
 
 
 def full_name(url: str) -> str:
@@ -77,18 +84,9 @@ def full_name(url: str) -> str:
 
     Raises:
         SettingsError: the URL is none that parked understands.
+        LedgerUnavailable: the extra for its database isn't installed.
     """
-    return f"sqlite:///{_path(url)}"
-
-
-def _path(url: str) -> Path:
-    scheme, colon, _ = url.partition(":")  # no more of it is ever shown: it may hold a password
-    if scheme == "sqlite" and colon:
-        return path_of(url)
-    if scheme in ("postgres", "postgresql") and colon:
-        raise SettingsError("this version of parked has no PostgreSQL yet; use sqlite:///parked.db")
-    what = f"the scheme {scheme!r}" if colon else f"{url!r}, without a scheme"
-    raise SettingsError(f"a ledger is named by a URL like sqlite:///parked.db, got {what}")
+    return locate(url).where
 
 
 class Ledger:
@@ -99,30 +97,23 @@ class Ledger:
 
     def __init__(
         self,
-        path: Path,
+        database: Database,
         *,
         created: bool,
         role: str,
         write_patience_s: float,
-        clock: Callable[[], float],
         monotonic: Callable[[], float],
     ) -> None:
-        self.url = f"sqlite:///{path}"
-        self.where = self.url  # for people: the full name, never a password
+        self.url = database.url
+        self.where = database.where  # for people: the full name, never a password
         self.created = created  # whether it was made by this call
         self.write_patience_s = write_patience_s
-        self._path = path
+        self._database = database
+        self._name: str | None = None
         self._role = role
         self._pulse = Pulse(monotonic=monotonic)
         self._registering = threading.Lock()
-        self._writer = Writer(
-            lambda: SqliteStore(path, clock=clock, monotonic=monotonic),
-            pulse=self._pulse,
-            patience_s=write_patience_s,
-            monotonic=monotonic,
-        )
-        with self.ask() as reader:
-            self.name = reader.name  # the short random word that names it in metrics
+        self._writer = Writer(database.store, pulse=self._pulse, patience_s=write_patience_s, monotonic=monotonic)
         _open.add(self)
 
     # --- writing ---
@@ -152,9 +143,9 @@ class Ledger:
             LedgerUnavailable: there isn't room for a second copy, or others write all the time.
         """
         try:
-            return scrub(self._path)
+            return self._database.scrub()
         except Exception as exc:
-            raise explain(exc, self._path) from exc
+            raise self._database.explain(exc) from exc
 
     @property
     def stalled(self) -> bool:
@@ -195,17 +186,25 @@ class Ledger:
 
     # --- asking ---
 
+    @property
+    def name(self) -> str:
+        """The short random word that names this ledger in metrics."""
+        if self._name is None:
+            with self.ask() as reader:
+                self._name = reader.name
+        return self._name
+
     @contextmanager
     def ask(self) -> Iterator[Reader]:
         """Ask questions of one consistent snapshot, on a connection that only asks. Don't keep it open for long."""
         try:
-            reader = SqliteReader(self._path)
+            reader = self._database.reader()
             try:
                 yield reader
             finally:
                 reader.close()
         except Exception as exc:
-            explained = explain(exc, self._path)
+            explained = self._database.explain(exc)
             if explained is exc:
                 raise
             raise explained from exc

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from parked.errors import JobConflict, OwnerLost, TransitionError
 from parked.job import HELD, State
@@ -19,7 +19,8 @@ from parked.ledger.codec import Body
 from parked.ledger.counters import Metric, Move
 from parked.ledger.labels import Labels
 from parked.ledger.moves import AttemptState, Change
-from parked.ledger.operations import JobRow
+from parked.ledger.operations import JobRow, Lane
+from parked.ledger.turns import next_turns
 
 SET_BY_THE_LATEST: Final = frozenset({Metric.LAST_ACCEPTED, Metric.LAST_SUCCESS, Metric.LAST_PARKED})
 
@@ -154,6 +155,8 @@ class Books(ABC):
     # --- a job's course ---
 
     def start(self, rows: Sequence[op.Start]) -> list[op.Started | op.Held | Exception]:
+        # Owners before jobs, as whoever declares one lost: else the two might wait for each other.
+        alive = {owner_id: self.owner_alive(owner_id) for owner_id in sorted({row.owner_id for row in rows})}
         jobs = self.jobs_by_id([row.id for row in rows])
         continued = {job.id: job.calls for job in jobs.values() if job.state in HELD}
         attempts = self.attempts_by_number(continued.items())
@@ -176,7 +179,7 @@ class Books(ABC):
             )
             if change is None:
                 results.append(op.Held(job))
-            elif not self.owner_alive(row.owner_id):
+            elif not alive[row.owner_id]:
                 results.append(OwnerLost(row.owner_id))
             else:
                 changes.append(change)
@@ -184,20 +187,28 @@ class Books(ABC):
         self._write(changes)
         return results
 
-    def claim(self, rows: Sequence[op.Claim]) -> list[list[op.Started] | Exception]:
+    def claim(self, rows: Sequence[op.Claim]) -> list[op.Claimed | Exception]:
         return [self._claim(row) for row in rows]
 
-    def _claim(self, row: op.Claim) -> list[op.Started] | Exception:
+    def _claim(self, row: op.Claim) -> op.Claimed | Exception:
         if not self.owner_alive(row.owner_id):
             return OwnerLost(row.owner_id)
+        waiting = [lane for lane in self.lanes() if row.pipeline in (None, lane.pipeline)]
+        meant = [
+            lane
+            for lane in waiting
+            if lane.model not in row.closed and (row.served is None or lane.called in row.served)
+        ]
+        heads = self.heads(meant, row.limit) if meant else []
         changes = [
             change
-            for job in self.next_in_line(row)
+            for job in next_turns(heads, limit=row.limit, in_hand=dict(row.in_hand), after=row.after)
             if (change := moves.started(job, owner_id=row.owner_id, last_is_open=False, now=self.now)) is not None
         ]
         claimed = self._write(changes)
         payloads = self.payloads([job.id for job in claimed])
-        return [op.Started(job, job.calls, payloads[job.id]) for job in claimed]
+        started = [op.Started(job, job.calls, payloads[job.id]) for job in claimed]
+        return op.Claimed(started, tuple(lane for lane in waiting if lane not in meant))
 
     def finish(self, rows: Sequence[op.Answer | op.Park]) -> list[JobRow | Exception]:
         def decide(job: JobRow, row: op.Answer | op.Park, attempt: AttemptState | None) -> Change:
@@ -271,6 +282,33 @@ class Books(ABC):
         for pair in new:
             tally.values.setdefault((Metric.JOBS_ACCEPTED, *pair, "", ""), 0)
         return tally
+
+    def counter_rows(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """The rows for `count` and for `set_gauge`, each in the order of the key.
+
+        So that no two writers wait for each other in a circle.
+        """
+        tally = self.counted()
+        added: list[dict[str, Any]] = []
+        placed: list[dict[str, Any]] = []
+        for key, value in sorted(tally.values.items()):
+            metric, pipeline, model, a, b = key
+            values = {
+                "metric": metric, "pipeline": pipeline, "model": model, "a": a, "b": b, "value": value, "now": self.now
+            }  # fmt: skip
+            if metric in SET_BY_THE_LATEST:
+                placed.append(values)
+                continue
+            move = tally.examples.get(key)
+            if move is None:
+                values |= {"trace_id": None, "span_id": None, "example_value": None, "example_at": None}
+            else:
+                shown = move.value if move.example is None else move.example
+                values |= {
+                    "trace_id": move.trace_id, "span_id": move.span_id, "example_value": shown, "example_at": self.now
+                }  # fmt: skip
+            added.append(values)
+        return added, placed
 
     # --- lost owners ---
 
@@ -351,8 +389,12 @@ class Books(ABC):
         """One attempt a job, (job, number) each, by the job's id."""
 
     @abstractmethod
-    def next_in_line(self, claim: op.Claim) -> list[JobRow]:
-        """Locked for this transaction, as in `jobs_by_id`; in order of place."""
+    def lanes(self) -> list[Lane]:
+        """Those with a job whose time has come. A look-up each, however many jobs wait there."""
+
+    @abstractmethod
+    def heads(self, lanes: Sequence[Lane], limit: int) -> list[JobRow]:
+        """The first jobs of each lane whose time has come, at most `limit` of each, locked for this transaction."""
 
     @abstractmethod
     def payloads(self, ids: Sequence[int]) -> dict[int, Body]: ...

@@ -7,17 +7,48 @@ The first line of a script says whether programs that don't know it can go on us
 from __future__ import annotations
 
 import random
-import sqlite3
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from enum import Enum, auto
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from parked.errors import LedgerMissing, LedgerTooNew, LedgerUnavailable
-from parked.ledger.sqlite_file import APPLICATION_ID, CREATORS, patiently
-from parked.ledger.statements import SQL_FOLDER, load, split
+from parked.ledger.statements import SQL_FOLDER, split
 from parked.version import __version__
+
+
+class Upgrade(Enum):
+    """Which missing steps may be applied to a ledger that is there already."""
+
+    NONE = auto()
+    ADDITIVE = auto()
+    ALL = auto()
+
+
+class Schema(Protocol):
+    """A database as its migrations see it, on a connection of its own."""
+
+    @property
+    def where(self) -> str: ...  # how people are told which ledger
+    @property
+    def missing(self) -> str: ...  # what to say if there is no ledger in it, and none may be made
+    def applied(self) -> dict[int, bool] | None:
+        """The steps that ran, and whether each was additive; None if there is no ledger in it."""
+        ...
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """One transaction, committed at its end, while nobody else migrates."""
+        ...
+
+    def run(self, statement: str) -> None: ...
+    def note(self, number: int, *, additive: bool, title: str, applied_by: str) -> None: ...
+    def give_name(self, name: str) -> None: ...
+    def users(self) -> list[str]:
+        """The owners that are neither ended nor lost, for people: `host pid 7 (0.1)`."""
+        ...
 
 
 class Migration(NamedTuple):
@@ -25,6 +56,11 @@ class Migration(NamedTuple):
     title: str
     additive: bool
     statements: tuple[str, ...]
+
+
+class Upgraded(NamedTuple):
+    created: bool  # there was nothing: the ledger was made here
+    steps: tuple[Migration, ...]  # that were applied
 
 
 @cache
@@ -42,52 +78,32 @@ def _read(file: Path) -> Migration:
     return Migration(int(number), title.replace("_", " "), mark == "-- additive", tuple(split(script)))
 
 
-def bring_up_to_date(
-    connection: sqlite3.Connection,
-    path: Path,
-    *,
-    create: bool,
-    upgrade: bool,
-    now: float,
-    steps: Sequence[Migration] | None = None,
-) -> bool:
-    """Apply what is missing; return True if the file was empty, so that the ledger was made here.
+def bring_up_to_date(schema: Schema, *, create: bool, upgrade: Upgrade, steps: Sequence[Migration]) -> Upgraded:
+    """Apply what is missing.
 
     Raises:
-        LedgerMissing: the file is empty, and `create` is False.
+        LedgerMissing: there is no ledger, and `create` is False.
         LedgerTooNew: a breaking step ran that this version doesn't know.
-        LedgerUnavailable: the file is another program's, or steps are missing and `upgrade` is False.
+        LedgerUnavailable: it is another program's; or steps are missing that may not be applied (now).
     """
-    if steps is None:
-        steps = migrations("sqlite")
-    # Patiently: whoever closes a ledger last locks it for a moment, to take its WAL in.
-    applied = patiently(lambda: _applied(connection, path))
-    if applied is not None and not _missing(steps, applied, path):
-        return False
+    applied = schema.applied()
     if applied is None and not create:
-        raise LedgerMissing(f"the file {path} is empty, so there is no ledger in it; {CREATORS}")
-    if applied is not None and not upgrade:
-        raise LedgerUnavailable(f"the ledger {path} was made by an older parked; upgrade it with `parked migrate`")
-    # Taken by an empty file only. Two payloads of 2 KB don't fit into SQLite's 4 KB: this saves a third of the disk.
-    connection.execute("PRAGMA page_size = 8192")
-    patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))  # kept by the file; not in a transaction
-    patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
-    try:
-        applied = _applied(connection, path)  # another process may have been faster
-        for step in _missing(steps, applied or {}, path):
+        raise LedgerMissing(schema.missing)
+    if applied is not None:
+        lacking = _lacking(steps, applied, schema)
+        if not lacking:
+            return Upgraded(False, ())
+        _refuse(lacking, upgrade, schema)
+    with schema.transaction():
+        applied = schema.applied()  # another process may have been faster
+        lacking = _lacking(steps, applied or {}, schema)
+        for step in lacking:
             for statement in step.statements:
-                connection.execute(statement)
-            connection.execute(
-                "INSERT INTO schema_version (number, additive, title, applied_at, applied_by) VALUES (?, ?, ?, ?, ?)",
-                (step.number, step.additive, step.title, now, __version__),
-            )
+                schema.run(statement)
+            schema.note(step.number, additive=step.additive, title=step.title, applied_by=__version__)
         if applied is None:
-            connection.execute(load("sqlite")["name_ledger"], {"name": new_name(), "now": now})
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    return applied is None
+            schema.give_name(new_name())
+    return Upgraded(applied is None, tuple(lacking))
 
 
 def new_name() -> str:
@@ -95,26 +111,24 @@ def new_name() -> str:
     return "".join(random.SystemRandom().choices(string.ascii_lowercase, k=6))
 
 
-def _applied(connection: sqlite3.Connection, path: Path) -> dict[int, bool] | None:
-    """The steps that ran, and whether each was additive; None for an empty file."""
-    if connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID:
-        return {
-            number: bool(additive)
-            for number, additive in connection.execute("SELECT number, additive FROM schema_version")
-        }
-    tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 3")]
-    if tables:
-        raise LedgerUnavailable(
-            f"{path} is a database of another program (it has the table {tables[0]!r}); name another file for the"
-            " ledger, or take over a dead_letter table with `parked import`"
-        )
-    return None
-
-
-def _missing(steps: Sequence[Migration], applied: dict[int, bool], path: Path) -> list[Migration]:
+def _lacking(steps: Sequence[Migration], applied: Mapping[int, bool], schema: Schema) -> list[Migration]:
     known = {step.number for step in steps}
     if any(number not in known and not additive for number, additive in applied.items()):
         raise LedgerTooNew(
-            f"the ledger {path} was changed by a newer parked than {__version__}; upgrade parked to use it"
+            f"the ledger {schema.where} was changed by a newer parked than {__version__}; upgrade parked to use it"
         )
     return [step for step in steps if step.number not in applied]
+
+
+def _refuse(lacking: Sequence[Migration], upgrade: Upgrade, schema: Schema) -> None:
+    breaking = any(not step.additive for step in lacking)
+    if upgrade is Upgrade.NONE or (breaking and upgrade is Upgrade.ADDITIVE):
+        raise LedgerUnavailable(
+            f"the ledger {schema.where} was made by an older parked; upgrade it with `parked migrate`"
+        )
+    # Whoever goes on with the older version would find another ledger under its hands.
+    if breaking and (users := schema.users()):
+        raise LedgerUnavailable(
+            f"the ledger {schema.where} is to be changed in a way that older programs can't follow, and is still used"
+            f" by {', '.join(users)}; end them first, then run `parked migrate`"
+        )

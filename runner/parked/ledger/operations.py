@@ -168,17 +168,45 @@ class Held(NamedTuple):
     row: JobRow | None  # as it is now; None: no such job any more
 
 
-class Claim(NamedTuple):
-    """Claim what is next in line: at most `limit` pending jobs of a pipeline whose `not_before` has passed.
+class Called(NamedTuple):
+    """Who calls a job and who checks its answer, by name."""
 
-    Each is started as by `Start`. Answered with a list of `Started`, payloads included, in order of place.
+    caller: str
+    checker: str
+
+
+class Lane(NamedTuple):
+    """Pending jobs that can be run alike: of one pipeline and one model, with the same caller and check."""
+
+    pipeline: str
+    caller: str
+    checker: str
+    model: str
+
+    @property
+    def called(self) -> Called:
+        return Called(self.caller, self.checker)
+
+
+class Claim(NamedTuple):
+    """Claim what is next in line: at most `limit` pending jobs whose `not_before` has passed. Answered with `Claimed`.
+
+    Each is started as by `Start`. Those of one pipeline go in order of place; of several pipelines goes whichever has
+    least in hand (`turns.py`).
     """
 
     pipeline: str | None  # None: of any
     owner_id: int
     limit: int
-    caller: str = ""  # only jobs of this caller; empty: of any
-    checker: str = ""  # only jobs of this check, where `caller` is given
+    served: tuple[Called, ...] | None = None  # only jobs of these callers and checks; None: of any
+    closed: tuple[str, ...] = ()  # models that are not to be called now
+    in_hand: tuple[tuple[str, int], ...] = ()  # how many jobs of a pipeline the claimer has; 0 where it isn't named
+    after: str = ""  # the pipeline that went last: among equals its successor goes first
+
+
+class Claimed(NamedTuple):
+    started: list[Started]  # payloads included, in the order in which they are to go
+    left: tuple[Lane, ...]  # jobs wait there whose time has come, but the claim was not for them
 
 
 class Answer(NamedTuple):

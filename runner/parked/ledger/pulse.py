@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections.abc import Callable
@@ -67,9 +68,15 @@ class Pulse:
         try:
             self.beat(record)
         except LedgerUnavailable as exc:
-            _log.warning("beat_failed reason=%s", exc)
+            if not self._is_away:
+                _log.warning("ledger_away why=%s", json.dumps(str(exc)))
+            self._is_away = True
         except Exception:  # noqa: BLE001 - a bug here must not end the thread that all others wait for
             _log.exception("beat_failed")
+        else:
+            if self._is_away:
+                _log.warning("ledger_back")
+            self._is_away = False
 
     def owner_was_lost(self, owner_id: int) -> None:
         """Forget this owner, so that the process registers anew."""

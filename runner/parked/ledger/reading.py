@@ -1,50 +1,70 @@
-"""The read side of a SQLite ledger: one snapshot, on a connection that only asks."""
+"""The read side of a ledger: questions put together from named statements, and their rows as values.
+
+A database brings its statements, a way to ask, and a way to bind a list.
+"""
 
 from __future__ import annotations
 
 import json
-import sqlite3
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final, Protocol
 
 from parked.job import State
+from parked.ledger.books import SET_BY_THE_LATEST
 from parked.ledger.codec import Body
 from parked.ledger.counters import Metric
 from parked.ledger.labels import Labels
 from parked.ledger.operations import JobRow, OwnerRow
-from parked.ledger.sqlite import SQL, job_row, owner_row
-from parked.ledger.sqlite_file import connect
+from parked.ledger.rows import JOB_COLUMNS, answer_row, attempt_row, job_row, owner_row
 from parked.ledger.store import AnswerRow, AttemptRow, Cause, CounterRow, Erasure, Filters, Imbalance, Sent
 
 NAMED_AT_MOST: Final = 100  # ids in one finding of the audit
 
-_JOB_COLUMNS: Final = len(JobRow._fields)
 _PLAIN_FILTERS: Final = ("pipeline", "batch", "model", "reason", "fingerprint")
 
 
-class SqliteReader:
-    """See `Reader`. The snapshot is that of the first question; it is given back by `close`."""
+class Found(Protocol):
+    """What a question gives: rows, to be taken one by one or together."""
 
-    def __init__(self, path: Path) -> None:
-        self._connection = connect(path, only_asks=True)
-        try:
-            self._connection.execute("BEGIN")
-            self.name: str = self._connection.execute(SQL["ledger_name"]).fetchone()[0]
-        except BaseException:
-            self.close()
-            raise
+    def fetchone(self) -> Any: ...
+    def fetchall(self) -> list[Any]: ...
+    def __iter__(self) -> Iterator[Any]: ...
 
-    def close(self) -> None:
-        self._connection.close()
+
+class SqlReader(ABC):
+    """See `Reader`. The snapshot is that of the first question, which is the ledger's name; `close` gives it back."""
+
+    sql: ClassVar[Mapping[str, str]]  # the statements by name
+
+    def __init__(self) -> None:
+        self.name: str = self._value("ledger_name")
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    @abstractmethod
+    def ask(self, sql: str, values: Mapping[str, Any]) -> Found: ...
+
+    def stream(self, sql: str, values: Mapping[str, Any]) -> Iterable[Any]:
+        """Ask for rows that may be more than fit into memory. Other questions may be asked while they come."""
+        return self.ask(sql, values)
+
+    @abstractmethod
+    def many(self, values: Iterable[Any]) -> Any:
+        """A list as it is bound."""
+
+    @abstractmethod
+    def pattern(self, text: str) -> str:
+        """A text in which only `*` is special, as the database matches it."""
 
     # --- jobs ---
 
     def jobs_by_key(self, job_id: str, *, pipeline: str | None, batch: str | None) -> list[JobRow]:
         filters = Filters(pipeline=pipeline, batch=batch)
-        sql = _compose("select_jobs", "where_job_id", *_conditions(filters, since="accepted"), order="by_place")
-        return [job_row(row) for row in self._ask(sql, _values(filters) | {"job_id": job_id})]
+        sql = self._compose("select_jobs", "where_job_id", *_conditions(filters, since="accepted"), order="by_place")
+        return [job_row(row) for row in self.ask(sql, self._values(filters) | {"job_id": job_id})]
 
     def jobs(
         self, filters: Filters, *, states: Sequence[State], limit: int | None = None, newest_first: bool = False
@@ -52,91 +72,88 @@ class SqliteReader:
         order = "by_place"
         if newest_first:
             order = "by_parking" if _only_parked(states) else "by_acceptance"
-        sql = _compose("select_jobs", *_of_states(filters, states), order=order)
-        values = _values(filters, states)
-        if limit is not None:
-            sql, values["limit"] = f"{sql} {SQL['limit']}", limit
-        return map(job_row, self._ask(sql, values))
+        sql = self._compose("select_jobs", *_of_states(filters, states), order=order)
+        values = self._values(filters, states)
+        if limit is None:
+            return map(job_row, self.stream(sql, values))
+        return map(job_row, self.ask(f"{sql} {self.sql['limit']}", values | {"limit": limit}))
 
     def count(self, filters: Filters, *, states: Sequence[State]) -> int:
-        sql = _compose("count_jobs", *_of_states(filters, states))
-        return int(self._value(sql, _values(filters, states)))
+        sql = self._compose("count_jobs", *_of_states(filters, states))
+        return int(self.ask(sql, self._values(filters, states)).fetchone()[0])
 
     def causes(self, filters: Filters) -> list[Cause]:
-        sql = _compose("select_causes", *_of_states(filters, (State.PARKED,)), order="by_cause")
-        rows = self._ask(sql, _values(filters)).fetchall()
+        sql = self._compose("select_causes", *_of_states(filters, (State.PARKED,)), order="by_cause")
+        rows = self.ask(sql, self._values(filters)).fetchall()
         return [
             Cause(fingerprint, error_class, reason, jobs, first, last, self._job(example), bool(erased))
             for fingerprint, error_class, reason, erased, jobs, first, last, example in rows
         ]
 
     def _job(self, id: int) -> JobRow:
-        return job_row(self._ask(_compose("select_jobs", "where_id"), {"id": id}).fetchone())
+        return job_row(self.ask(self._compose("select_jobs", "where_id"), {"id": id}).fetchone())
 
     # --- what belongs to a job ---
 
     def payload(self, id: int) -> Body:
-        return Body(*self._ask(SQL["payload"], {"id": id}).fetchone())
+        return Body(*self._ask("payload", id=id).fetchone())
 
     def jobs_with_payloads(self, ids: Sequence[int]) -> list[Sent]:
-        rows = self._ask(SQL["jobs_with_payloads"], {"ids": json.dumps(ids)})
-        return [Sent(job_row(row[:_JOB_COLUMNS]), Body(*row[_JOB_COLUMNS:-1]), model=row[-1]) for row in rows]
+        rows = self._ask("jobs_with_payloads", ids=self.many(ids))
+        return [Sent(job_row(row[:JOB_COLUMNS]), Body(*row[JOB_COLUMNS:-1]), model=row[-1]) for row in rows]
 
     def identities(self, pipeline: str, batch: str, job_ids: Sequence[str]) -> dict[str, bytes]:
-        values = {"pipeline": pipeline, "batch": batch, "job_ids": json.dumps(job_ids)}
-        return dict(self._ask(SQL["identities"], values).fetchall())
+        return dict(self._ask("identities", pipeline=pipeline, batch=batch, job_ids=self.many(job_ids)).fetchall())
 
     def answer_bodies(self, ids: Sequence[int]) -> dict[int, Body]:
-        rows = self._ask(SQL["answer_bodies"], {"ids": json.dumps(ids)})
+        rows = self._ask("answer_bodies", ids=self.many(ids))
         return {id: Body._make(body) for id, *body in rows}
 
     def answer(self, id: int) -> AnswerRow | None:
-        row = self._ask(_compose("select_answers", "where_id", "where_answered", "where_kept"), {"id": id}).fetchone()
-        return None if row is None else _answer_row(row)
+        sql = self._compose("select_answers", "where_id", "where_answered", "where_kept")
+        row = self.ask(sql, {"id": id}).fetchone()
+        return None if row is None else answer_row(row)
 
     def answers(self, filters: Filters, *, only_new: bool = False) -> Iterator[AnswerRow]:
         conditions = (*_conditions(filters, since="answered"), "where_answered", "where_kept")
         if only_new:
             conditions += ("where_new",)
-        return map(_answer_row, self._ask(_compose("select_answers", *conditions, order="by_answer"), _values(filters)))
+        sql = self._compose("select_answers", *conditions, order="by_answer")
+        return map(answer_row, self.stream(sql, self._values(filters)))
 
     def erasure(self, id: int) -> Erasure | None:
-        row = self._ask(SQL["erasure"], {"id": id}).fetchone()
+        row = self._ask("erasure", id=id).fetchone()
         return None if row is None else Erasure(*row)
 
     def erased_with_texts(self) -> frozenset[int]:
-        return frozenset(id for (id,) in self._ask(SQL["erased_with_texts"]))
+        return frozenset(id for (id,) in self._ask("erased_with_texts"))
 
     def attempts(self, id: int) -> list[AttemptRow]:
-        rows = (AttemptRow._make(row) for row in self._ask(SQL["attempts"], {"id": id}))
-        return [
-            row._replace(strike=bool(row.strike), answered=bool(row.answered), interrupted=bool(row.interrupted))
-            for row in rows
-        ]
+        return [attempt_row(row) for row in self._ask("attempts", id=id)]
 
     # --- counters ---
 
     def counters(self, *metrics: str) -> list[CounterRow]:
-        if not metrics:
-            return [CounterRow._make(row) for row in self._ask(SQL["all_counters"])]
-        return [CounterRow._make(row) for row in self._ask(SQL["counters"], {"metrics": json.dumps(metrics)})]
+        sql = self._compose("select_counters", *(["where_metrics"] if metrics else []), order="by_label_set")
+        values = {"metrics": self.many(metrics), "latest": self.many(SET_BY_THE_LATEST)}
+        return [CounterRow._make(row) for row in self.ask(sql, values)]
 
     def oldest(self, state: State) -> dict[tuple[str, str], float]:
-        rows = self._ask(SQL[f"oldest_{state}"])
+        rows = self._ask(f"oldest_{state}")
         return {(pipeline, error_class): since for pipeline, error_class, since in rows}
 
     def labels(self) -> Labels:
-        return Labels(self._ask(SQL["counted_pairs"]))
+        return Labels(self._ask("counted_pairs"))
 
     def states(self) -> dict[tuple[str, State], int]:
-        return {(pipeline, State(state)): jobs for pipeline, state, jobs in self._ask(SQL["states"])}
+        return {(pipeline, State(state)): jobs for pipeline, state, jobs in self._ask("states")}
 
     def imbalances(self, *, thorough: bool = False) -> list[Imbalance]:
         found = [*self._states_out_of_balance(), *self._accepted_out_of_balance(), *self._parked_out_of_balance()]
         if thorough:
-            for name, sql in SQL.items():
+            for name in self.sql:
                 if name.startswith("audit_"):
-                    found += self._impossible_rows(name.removeprefix("audit_"), sql)
+                    found += self._impossible_rows(name)
         return found
 
     def _states_out_of_balance(self) -> Iterator[Imbalance]:
@@ -170,7 +187,7 @@ class SqliteReader:
     def _parked_out_of_balance(self) -> Iterator[Imbalance]:
         labels = self.labels()
         rows = Counter[tuple[str, ...]]()
-        for pipeline, model, error_class, reason, jobs in self._ask(SQL["parked_rows"]):
+        for pipeline, model, error_class, reason, jobs in self._ask("parked_rows"):
             rows[*labels.pair(pipeline, model), error_class, reason] += jobs
         counted = {tuple(c[1:5]): c.value for c in self.counters(Metric.PARKED_NOW)}
         for key in sorted(rows.keys() | counted.keys()):
@@ -178,41 +195,54 @@ class SqliteReader:
                 pipeline, _, error_class, _ = key
                 yield Imbalance(pipeline, f"parked_now {error_class}", counted.get(key, 0), rows[key])
 
-    def _impossible_rows(self, what: str, sql: str) -> Iterator[Imbalance]:
+    def _impossible_rows(self, audit: str) -> Iterator[Imbalance]:
+        what = audit.removeprefix("audit_").replace("_", " ")
         ids: dict[str, list[str]] = {}
-        for pipeline, job_id in self._ask(sql):
+        for pipeline, job_id in self._ask(audit):
             ids.setdefault(pipeline, []).append(job_id)
         for pipeline, job_ids in ids.items():
-            yield Imbalance(pipeline, what.replace("_", " "), 0, len(job_ids), tuple(job_ids[:NAMED_AT_MOST]))
+            yield Imbalance(pipeline, what, 0, len(job_ids), tuple(job_ids[:NAMED_AT_MOST]))
 
     # --- the rest ---
 
     def owners(self) -> list[OwnerRow]:
-        return [owner_row(row) for row in self._ask(SQL["owners"])]
+        return [owner_row(row) for row in self._ask("owners")]
 
     def mark(self, name: str) -> Any:
-        value = self._value(SQL["mark"], {"name": name})
+        value = self._value("mark", name=name)
         return None if value is None else json.loads(value)
 
     def leases(self) -> dict[str, int]:
-        return dict(self._ask(SQL["leases"]).fetchall())
+        return dict(self._ask("leases").fetchall())
 
-    def _ask(self, sql: str, values: dict[str, Any] | None = None) -> sqlite3.Cursor:
-        return self._connection.execute(sql, values or {})
+    # --- parts ---
 
-    def _value(self, sql: str, values: dict[str, Any] | None = None) -> Any:
-        row = self._ask(sql, values).fetchone()
+    def _ask(self, name: str, /, **values: Any) -> Found:
+        return self.ask(self.sql[name], values)
+
+    def _value(self, name: str, /, **values: Any) -> Any:
+        row = self._ask(name, **values).fetchone()
         return None if row is None else row[0]
 
+    def _compose(self, question: str, *conditions: str, order: str | None = None) -> str:
+        """Put a question together from named parts."""
+        parts = [self.sql[question]]
+        if conditions:
+            parts.append("WHERE " + " AND ".join(self.sql[name] for name in conditions))
+        if order is not None:
+            parts.append(self.sql[order])
+        return " ".join(parts)
 
-def _compose(question: str, *conditions: str, order: str | None = None) -> str:
-    """Put a question together from named parts."""
-    parts = [SQL[question]]
-    if conditions:
-        parts.append("WHERE " + " AND ".join(SQL[name] for name in conditions))
-    if order is not None:
-        parts.append(SQL[order])
-    return " ".join(parts)
+    def _values(self, filters: Filters, states: Sequence[State] = ()) -> dict[str, Any]:
+        """What to bind, needed or not."""
+        values: dict[str, Any] = {name: getattr(filters, name) for name in (*_PLAIN_FILTERS, "since", "until")}
+        values["job_ids"] = self.many(filters.job_ids)
+        values["states"] = self.many(states)
+        values["state"] = states[0] if states else None
+        values["error_class"] = filters.error_class
+        if filters.error_class is not None and "*" in filters.error_class:
+            values["error_class"] = self.pattern(filters.error_class)
+        return values
 
 
 def _only_parked(states: Sequence[State]) -> bool:
@@ -234,20 +264,3 @@ def _conditions(filters: Filters, *, since: str) -> tuple[str, ...]:
         names.append("job_ids")
     names += [f"{name}_{since}" for name in ("since", "until") if getattr(filters, name) is not None]
     return tuple(f"where_{name}" for name in names)
-
-
-def _values(filters: Filters, states: Sequence[State] = ()) -> dict[str, Any]:
-    """What to bind, needed or not."""
-    values: dict[str, Any] = {name: getattr(filters, name) for name in (*_PLAIN_FILTERS, "since", "until")}
-    values["job_ids"] = json.dumps(filters.job_ids)
-    values["states"] = json.dumps(states)
-    values["state"] = states[0] if states else None
-    values["error_class"] = filters.error_class
-    if filters.error_class is not None and "*" in filters.error_class:
-        values["error_class"] = filters.error_class.replace("[", "[[]").replace("?", "[?]")  # only * is ours
-    return values
-
-
-def _answer_row(row: Sequence[Any]) -> AnswerRow:
-    codec, key_id, body, answered_at, handed_out_at = row[_JOB_COLUMNS:]
-    return AnswerRow(job_row(row[:_JOB_COLUMNS]), Body(codec, key_id, body), answered_at, handed_out_at)

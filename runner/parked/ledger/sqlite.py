@@ -1,4 +1,4 @@
-"""A ledger's store on SQLite: a prepared statement a row, one write transaction at a time."""
+"""A ledger on SQLite: a prepared statement a row, one write transaction at a time."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from parked.job import State
 from parked.ledger import operations as op
-from parked.ledger.books import SET_BY_THE_LATEST, Books
+from parked.ledger.books import Books
 from parked.ledger.codec import ERASED, Body
 from parked.ledger.labels import Labels
+from parked.ledger.migrations import Upgrade, Upgraded, bring_up_to_date, migrations
 from parked.ledger.moves import AttemptState, Change
-from parked.ledger.operations import JobRow, OwnerFacts, OwnerRow
-from parked.ledger.sqlite_file import connect, explain, patiently
+from parked.ledger.operations import JobRow, Lane
+from parked.ledger.reading import SqlReader
+from parked.ledger.rows import attempt_state, closing_columns, job_row, owner_row
+from parked.ledger.scrubbing import scrub
+from parked.ledger.sqlite_file import connect, explain, make_sure, patiently
+from parked.ledger.sqlite_schema import SqliteSchema
 from parked.ledger.statements import load
-from parked.verdict import Kind, Reason, Scope
 
 SQL: Final = load("sqlite")
 
@@ -26,28 +30,6 @@ SQL: Final = load("sqlite")
 CHECKPOINT_BYTES: Final = 4_000_000
 CHECKPOINT_CHANGES: Final = 2_000
 CHECKPOINT_S: Final = 5.0
-
-_STATES: Final[Mapping[str | None, State | None]] = {None: None, **{state.value: state for state in State}}
-_REASONS: Final[Mapping[str | None, Reason]] = {reason.value: reason for reason in Reason}
-_KINDS: Final[Mapping[str | None, Kind | None]] = {None: None, **{kind.value: kind for kind in Kind}}
-_SCOPES: Final[Mapping[str | None, Scope | None]] = {None: None, **{scope.value: scope for scope in Scope}}
-
-
-def job_row(columns: Iterable[Any]) -> JobRow:
-    """The row of a job from the columns that the fragment `job` names."""
-    values = list(columns)
-    values[5] = _STATES[values[5]]
-    values[6] = _STATES[values[6]]
-    values[8] = _REASONS.get(values[8], values[8])
-    values[9] = _KINDS[values[9]]
-    values[10] = _SCOPES[values[10]]
-    return JobRow._make(values)
-
-
-def owner_row(columns: Sequence[Any]) -> OwnerRow:
-    facts = OwnerFacts(*columns[:8])
-    id, beat, started_at, beat_at, ended_at, lost_at = columns[8:]
-    return OwnerRow(id, facts, beat, started_at, beat_at, ended_at, lost_at)
 
 
 class SqliteStore(Books):
@@ -99,27 +81,7 @@ class SqliteStore(Books):
         return explain(exc, self._path)
 
     def _write_counters(self) -> None:
-        tally = self.counted()
-        added: list[dict[str, Any]] = []
-        placed: list[dict[str, Any]] = []
-        # In the order of the key, so that no two writers of another database wait for each other in a circle.
-        for key, value in sorted(tally.values.items()):
-            metric, pipeline, model, a, b = key
-            values = {
-                "metric": metric, "pipeline": pipeline, "model": model, "a": a, "b": b, "value": value, "now": self.now
-            }  # fmt: skip
-            if metric in SET_BY_THE_LATEST:
-                placed.append(values)
-                continue
-            move = tally.examples.get(key)
-            if move is None:
-                values |= {"trace_id": None, "span_id": None, "example_value": None, "example_at": None}
-            else:
-                shown = move.value if move.example is None else move.example
-                values |= {
-                    "trace_id": move.trace_id, "span_id": move.span_id, "example_value": shown, "example_at": self.now
-                }  # fmt: skip
-            added.append(values)
+        added, placed = self.counter_rows()
         self._connection.executemany(SQL["count"], added)
         self._connection.executemany(SQL["set_gauge"], placed)
 
@@ -209,15 +171,18 @@ class SqliteStore(Books):
         for job, number in pairs:
             columns = cursor.execute(SQL["attempt"], {"job": job, "number": number}).fetchone()
             if columns is not None:
-                found[job] = _attempt_state(columns)
+                found[job] = attempt_state(columns)
         return found
 
-    def next_in_line(self, claim: op.Claim) -> list[JobRow]:
-        values = {
-            "pipeline": claim.pipeline, "caller": claim.caller, "checker": claim.checker, "limit": claim.limit,
-            "now": self.now,
-        }  # fmt: skip
-        return list(self._jobs(SQL["next_in_line" if claim.pipeline is None else "next_in_line_of_pipeline"], values))
+    def lanes(self) -> list[Lane]:
+        return [Lane._make(row) for row in self._connection.execute(SQL["lanes"], {"now": self.now})]
+
+    def heads(self, lanes: Sequence[Lane], limit: int) -> list[JobRow]:
+        return [
+            job
+            for lane in lanes
+            for job in self._jobs(SQL["heads"], lane._asdict() | {"limit": limit, "now": self.now})
+        ]
 
     def mend_payloads(self, mends: Sequence[tuple[JobRow, op.Mend]]) -> None:
         values = [
@@ -232,7 +197,8 @@ class SqliteStore(Books):
         self._connection.executemany(SQL["mend_job"], values)
 
     def payloads(self, ids: Sequence[int]) -> dict[int, Body]:
-        return {id: Body(*self._one(SQL["payload"], {"id": id})) for id in ids}
+        rows = self._connection.execute(SQL["payloads"], {"ids": json.dumps(ids)})
+        return {id: Body._make(body) for id, *body in rows}
 
     def has_answer(self, id: int) -> bool:
         return self._value(SQL["has_answer"], {"job": id}) is not None
@@ -245,7 +211,7 @@ class SqliteStore(Books):
 
     def open_attempts_of(self, owner_id: int) -> list[tuple[int, AttemptState]]:
         rows = self._connection.execute(SQL["open_attempts_of"], {"owner_id": owner_id})
-        return [(job, _attempt_state(columns)) for job, *columns in rows]
+        return [(job, attempt_state(columns)) for job, *columns in rows]
 
     def owner_alive(self, owner_id: int) -> bool:
         if owner_id not in self._alive:
@@ -275,34 +241,8 @@ class SqliteStore(Books):
         )  # fmt: skip
 
     def close_attempts(self, changes: Sequence[Change]) -> None:
-        self._connection.executemany(SQL["close_attempt"], (self._closing(change) for change in changes))
-
-    def _closing(self, change: Change) -> dict[str, Any]:
-        assert change.closed is not None
-        closing = change.closed.closing
-        return {
-            "job": change.row.id,
-            "number": change.closed.number,
-            "now": self.now,
-            "strike": int(change.closed.strike),
-            "answered": int(closing.kind is None),
-            "interrupted": int(change.closed.interrupted),
-            "duration_s": closing.duration_s,
-            "kind": closing.kind,
-            "reason": closing.reason,
-            "scope": closing.scope,
-            "status": closing.status,
-            "rule": closing.rule,
-            "fingerprint": closing.fingerprint,
-            "quota_id": closing.quota_id,
-            "message": closing.message,
-            "retry_after_s": closing.retry_after_s,
-            "tokens_in": closing.tokens_in,
-            "tokens_out": closing.tokens_out,
-            "response_id": closing.response_id,
-            "trace_id": closing.span.trace_id,
-            "span_id": closing.span.span_id,
-        }
+        closed = (closing_columns(change, now=self.now) for change in changes)
+        self._connection.executemany(SQL["close_attempt"], closed)
 
     def keep_answers(self, changes: Sequence[Change]) -> None:
         self._connection.executemany(
@@ -401,6 +341,65 @@ class SqliteStore(Books):
         return id
 
 
-def _attempt_state(columns: Sequence[Any]) -> AttemptState:
-    number, started_at, ended_at, answered, interrupted = columns
-    return AttemptState(number, started_at, ended_at, bool(answered), bool(interrupted))
+class SqliteReader(SqlReader):
+    """The read side, on a connection of its own."""
+
+    sql = SQL
+
+    def __init__(self, path: Path) -> None:
+        self._connection = connect(path, only_asks=True)
+        try:
+            self._connection.execute("BEGIN")
+            super().__init__()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def ask(self, sql: str, values: Mapping[str, Any]) -> sqlite3.Cursor:
+        return self._connection.execute(sql, values)
+
+    def many(self, values: Iterable[Any]) -> str:
+        return json.dumps(list(values))
+
+    def pattern(self, text: str) -> str:
+        return text.replace("[", "[[]").replace("?", "[?]")
+
+
+class SqliteDatabase:
+    """See `Database`. `mode` is that of a file which is made; `clock` gives UTC epoch seconds."""
+
+    def __init__(
+        self, path: Path, *, mode: int | None, clock: Callable[[], float], monotonic: Callable[[], float]
+    ) -> None:
+        self.url = self.where = f"sqlite:///{path}"
+        self._path = path
+        self._mode = mode
+        self._clock = clock
+        self._monotonic = monotonic
+
+    def prepare(self, *, create: bool, upgrade: bool) -> bool:
+        return self._bring_up_to_date(create=create, upgrade=Upgrade.ALL if upgrade else Upgrade.NONE).created
+
+    def migrate(self) -> Upgraded:
+        return self._bring_up_to_date(create=True, upgrade=Upgrade.ALL)
+
+    def _bring_up_to_date(self, *, create: bool, upgrade: Upgrade) -> Upgraded:
+        make_sure(self._path, create=create, mode=self._mode)
+        with closing(connect(self._path)) as connection:
+            schema = SqliteSchema(connection, self._path, clock=self._clock)
+            return bring_up_to_date(schema, create=create, upgrade=upgrade, steps=migrations("sqlite"))
+
+    def store(self) -> SqliteStore:
+        return SqliteStore(self._path, clock=self._clock, monotonic=self._monotonic)
+
+    def reader(self) -> SqliteReader:
+        return SqliteReader(self._path)
+
+    def scrub(self) -> bool:
+        return scrub(self._path)
+
+    def explain(self, exc: Exception) -> Exception:
+        return explain(exc, self._path)

@@ -34,7 +34,7 @@ BOTH_REMEDIES: Final = (
     "run all programs of a ledger as one user, or create it with PARKED_LEDGER_MODE=0660 in a setgid folder of one"
     " group"
 )
-CREATORS: Final = "name another by --ledger or PARKED_LEDGER, or create one with `parked run`"
+CREATORS: Final = "name another by --ledger or PARKED_LEDGER, or create one with `parked run` or `parked submit`"
 
 T = TypeVar("T")
 

@@ -1,6 +1,7 @@
-"""What a database has to do for parked: two protocols, set-valued, one implementation a database.
+"""What a database has to do for parked: three protocols, one implementation a database.
 
-`Store` writes: all its methods run inside the one transaction that the writer opened. `Reader` only asks.
+`Database` is where a ledger is kept. `Store` writes, set by set: all its methods run inside the one transaction that
+the writer opened. `Reader` only asks.
 """
 
 from __future__ import annotations
@@ -8,11 +9,44 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from parked.errors import LedgerUnavailable
 from parked.job import State
 from parked.ledger import operations as op
 from parked.ledger.codec import Body
 from parked.ledger.labels import Labels
+from parked.ledger.migrations import Upgraded
 from parked.ledger.operations import JobRow, OwnerRow
+
+
+class Contended(LedgerUnavailable):
+    """The database broke a transaction off, because another one stood in its way. The same may work at once."""
+
+
+class Database(Protocol):
+    """Where a ledger is kept, there or not. Nothing is connected by naming it."""
+
+    @property
+    def url(self) -> str: ...  # to open it by, from any folder; may hold a password
+    @property
+    def where(self) -> str: ...  # its full name, for people: never a password
+    def prepare(self, *, create: bool, upgrade: bool) -> bool:
+        """See that there is a ledger that this process can use; return True if it was made here.
+
+        Raises:
+            LedgerMissing: there is none, and `create` is False.
+            LedgerTooNew: a newer parked has changed it in a way that this version can't follow.
+            LedgerUnavailable: it can't be used.
+        """
+        ...
+
+    def migrate(self) -> Upgraded:
+        """Make it, or apply all that is missing, breaking steps too."""
+        ...
+
+    def store(self) -> Store: ...
+    def reader(self) -> Reader: ...
+    def scrub(self) -> bool: ...  # see `Ledger.scrub`
+    def explain(self, exc: Exception) -> Exception: ...  # what the database's own exception means to parked
 
 
 class Store(Protocol):
@@ -32,7 +66,7 @@ class Store(Protocol):
     def accept(self, rows: Sequence[op.Accept]) -> Sequence[op.Accepted | Exception]: ...
     def take_over(self, rows: Sequence[op.TakeOver]) -> Sequence[op.Accepted | Exception]: ...
     def start(self, rows: Sequence[op.Start]) -> Sequence[op.Started | op.Held | Exception]: ...
-    def claim(self, rows: Sequence[op.Claim]) -> Sequence[list[op.Started] | Exception]: ...
+    def claim(self, rows: Sequence[op.Claim]) -> Sequence[op.Claimed | Exception]: ...
     def finish(self, rows: Sequence[op.Answer | op.Park]) -> Sequence[JobRow | Exception]: ...
     def retried(self, rows: Sequence[op.Retried]) -> Sequence[JobRow | Exception]: ...
     def release(self, rows: Sequence[op.Release]) -> Sequence[JobRow | Exception]: ...

@@ -17,12 +17,13 @@ from parked.errors import LedgerUnavailable, OwnerLost, ParkedError
 from parked.ledger import operations as op
 from parked.ledger.operations import OUTCOMES, Operation, without_texts
 from parked.ledger.pulse import Pulse
-from parked.ledger.store import Store
+from parked.ledger.store import Contended, Store
 
 BATCH_OPERATIONS: Final = 256
 BATCH_BYTES: Final = 8_000_000
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
+TRIES: Final = 3  # of a batch that the database breaks off for another's sake
 
 # Which method of a store takes an operation.
 METHODS: Final[dict[type, str]] = {
@@ -280,10 +281,14 @@ class Writer:
 
     def _try(self, batch: list[Ticket]) -> Exception | None:
         """Apply these in one transaction and note their results; if that fails, nothing has happened."""
-        try:
-            results = self._transact([ticket.operation for ticket in batch])
-        except Exception as exc:  # noqa: BLE001 - whatever it is, it goes to those who handed the operations in
-            return exc
+        operations = [ticket.operation for ticket in batch]
+        for tries_left in reversed(range(TRIES)):
+            try:
+                results = self._transact(operations)
+                break
+            except Exception as exc:  # noqa: BLE001 - whatever it is, it goes to those who handed the operations in
+                if not (tries_left and isinstance(exc, Contended)):
+                    return exc
         for ticket, result in zip(batch, results, strict=True):
             failed = isinstance(result, Exception)
             ticket.result, ticket.error = (None, result) if failed else (result, None)
@@ -309,7 +314,7 @@ class Writer:
             store.commit()
         except Exception as exc:
             error = store.explain(exc)
-            if isinstance(error, LedgerUnavailable):
+            if isinstance(error, LedgerUnavailable) and not isinstance(error, Contended):
                 self._close_store()  # whatever state the connection is in; a new one is opened for the next batch
             else:
                 store.rollback()

@@ -1,5 +1,6 @@
 """A real ledger with a story in it, and the `parked` command run in this process."""
 
+import json
 import logging
 import subprocess
 from collections.abc import Callable, Iterator
@@ -123,3 +124,19 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Simulator]:
         monkeypatch.setenv("GEMINI_API_KEY", "k")
         monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", simulator.url)
         yield simulator
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Callable[..., str]:
+    """Returns a function that writes a job file of these prompts and returns its path."""
+
+    def write(*prompts: str, name: str = "jobs.jsonl", prefix: str = "job") -> str:
+        path = tmp_path / name
+        lines = [
+            {"job_id": f"{prefix}-{n}", "model": "gemini-3.5-flash", "payload": {"contents": prompt}}
+            for n, prompt in enumerate(prompts)
+        ]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return str(path)
+
+    return write

@@ -20,22 +20,6 @@ from parked.simulator import replies as reply
 
 
 @pytest.fixture
-def jobs(tmp_path):
-    """Returns a function that writes a job file of these prompts and returns its path."""
-
-    def write(*prompts: str, name: str = "jobs.jsonl") -> str:
-        path = tmp_path / name
-        lines = [
-            {"job_id": f"job-{n}", "model": "gemini-3.5-flash", "payload": {"contents": prompt}}
-            for n, prompt in enumerate(prompts)
-        ]
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        return str(path)
-
-    return write
-
-
-@pytest.fixture
 def out(tmp_path):
     return tmp_path / "answers.jsonl"
 

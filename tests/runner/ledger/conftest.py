@@ -181,16 +181,23 @@ def sqlite_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/parked.db"
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
 @pytest.fixture
-def sqlite_ledger(sqlite_url: str, wall: Clock) -> Iterator[Ledger]:
-    with open_ledger(sqlite_url, clock=wall) as ledger:
+def url(request: pytest.FixtureRequest, database: str) -> str:
+    """Where there is no ledger yet."""
+    url: str = request.getfixturevalue(f"{database}_url")
+    return url
+
+
+@pytest.fixture
+def ledger(url: str, wall: Clock) -> Iterator[Ledger]:
+    with open_ledger(url, clock=wall) as ledger:
         yield ledger
-
-
-@pytest.fixture(params=["sqlite"])
-def ledger(request: pytest.FixtureRequest) -> Ledger:
-    ledger: Ledger = request.getfixturevalue(f"{request.param}_ledger")
-    return ledger
 
 
 @pytest.fixture

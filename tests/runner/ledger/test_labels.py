@@ -58,10 +58,10 @@ def test_what_is_known_goes_on_counting_by_its_name(desk, full):
     assert names(full)["p7", "m"] == 2
 
 
-def test_the_decision_is_kept_in_the_ledger_and_the_same_in_another_process(desk, full, sqlite_url, at_desk):
+def test_the_decision_is_kept_in_the_ledger_and_the_same_in_another_process(desk, full, url, at_desk):
     row = desk.accept("late", pipeline="one-too-many").row
 
-    with open_ledger(sqlite_url) as again:
+    with open_ledger(url) as again:
         other = at_desk(again)
         other.discard(row)
         other.accept("later", pipeline="two-too-many")

@@ -90,10 +90,10 @@ class Now:
 
 
 @pytest.fixture
-def watched(sqlite_url):
+def watched(url):
     """A ledger whose watch lives on a clock that the test moves."""
     monotonic = Now()
-    with open_ledger(sqlite_url, monotonic=monotonic) as ledger:
+    with open_ledger(url, monotonic=monotonic) as ledger:
         yield ledger, monotonic
 
 
@@ -180,11 +180,11 @@ def test_an_owner_that_leaves_in_order_parks_what_it_still_holds(desk, ledger):
     assert gone.lost_at is None
 
 
-def test_closing_a_ledger_leaves_as_an_owner(sqlite_url):
-    with open_ledger(sqlite_url) as ledger:
+def test_closing_a_ledger_leaves_as_an_owner(url):
+    with open_ledger(url) as ledger:
         owner = ledger.owner_id
 
-    with open_ledger(sqlite_url) as ledger, ledger.ask() as reader:
+    with open_ledger(url) as ledger, ledger.ask() as reader:
         assert [found.ended_at is not None for found in reader.owners() if found.id == owner] == [True]
 
 

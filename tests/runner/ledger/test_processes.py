@@ -28,12 +28,12 @@ ledger = open_ledger(sys.argv[1])
 
 
 @pytest.fixture
-def process(sqlite_url) -> Callable[..., subprocess.Popen[str]]:
+def process(url) -> Callable[..., subprocess.Popen[str]]:
     """Returns a function that starts a process which has this ledger open; the script tells on what it prints."""
 
     def start(script: str, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-c", PRELUDE + script, sqlite_url, *arguments],
+            [sys.executable, "-c", PRELUDE + script, url, *arguments],
             env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -43,7 +43,7 @@ def process(sqlite_url) -> Callable[..., subprocess.Popen[str]]:
     return start
 
 
-def test_two_processes_share_a_ledger_without_loss(process, sqlite_url):
+def test_two_processes_share_a_ledger_without_loss(process, url):
     script = """
 owner = ledger.owner_id
 for n in range(150):
@@ -57,12 +57,12 @@ ledger.close()
         worker.communicate(timeout=WAIT_S)
         assert worker.returncode == 0
 
-    with open_ledger(sqlite_url) as ledger, ledger.ask() as reader:
+    with open_ledger(url) as ledger, ledger.ask() as reader:
         assert reader.states() == {("p", State.SUCCEEDED): 300}
         assert reader.imbalances(thorough=True) == []
 
 
-def test_jobs_of_a_killed_process_are_parked_at_once_on_the_same_machine(process, sqlite_url):
+def test_jobs_of_a_killed_process_are_parked_at_once_on_the_same_machine(process, url):
     script = """
 owner = ledger.owner_id
 ledger.record(accept("calling", owner))
@@ -77,7 +77,7 @@ input()
     victim.kill()
     victim.communicate(timeout=WAIT_S)
 
-    with open_ledger(sqlite_url, role="sidecar") as ledger:
+    with open_ledger(url, role="sidecar") as ledger:
         parked = ledger.sweep()
 
         assert {row.job_id: row.error_class for row in parked} == {
@@ -89,7 +89,7 @@ input()
             assert reader.imbalances(thorough=True) == []
 
 
-def test_what_was_answered_to_a_killed_process_is_on_disk(process, sqlite_url):
+def test_what_was_answered_to_a_killed_process_is_on_disk(process, url):
     script = """
 for n in range(100_000):
     ledger.record(accept(f"j{n}"))
@@ -101,12 +101,12 @@ for n in range(100_000):
     more, _ = victim.communicate(timeout=WAIT_S)
     told = len(seen) + len(more.split())
 
-    with open_ledger(sqlite_url) as ledger, ledger.ask() as reader:
+    with open_ledger(url) as ledger, ledger.ask() as reader:
         assert reader.count(Filters(), states=[State.PENDING]) >= told
         assert reader.imbalances(thorough=True) == []
 
 
-def test_a_forked_child_gets_its_own_writer_and_owner(process, sqlite_url):
+def test_a_forked_child_gets_its_own_writer_and_owner(process, url):
     script = """
 mine = ledger.owner_id
 ledger.record(accept("before"))
@@ -132,16 +132,16 @@ ledger.close()
     owners = dict(line.split() for line in said.splitlines())
     assert owners["child"] != owners["parent"]
 
-    with open_ledger(sqlite_url) as ledger, ledger.ask() as reader:
+    with open_ledger(url) as ledger, ledger.ask() as reader:
         # Both left with jobs in their hands, which are orphans now.
         assert reader.states() == {("p", State.PENDING): 2, ("p", State.PARKED): 100}
         assert reader.imbalances(thorough=True) == []
 
 
-def test_a_program_that_forgets_to_close_still_writes_what_it_handed_in(process, sqlite_url):
+def test_a_program_that_forgets_to_close_still_writes_what_it_handed_in(process, url):
     worker = process("ledger.submit_many([accept(f'j{n}') for n in range(2000)])")
     worker.communicate(timeout=WAIT_S)
     assert worker.returncode == 0
 
-    with open_ledger(sqlite_url) as ledger, ledger.ask() as reader:
+    with open_ledger(url) as ledger, ledger.ask() as reader:
         assert reader.count(Filters(), states=[State.PENDING]) == 2000

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,9 @@ from parked.errors import LedgerMissing, LedgerTooNew, LedgerUnavailable, Settin
 from parked.job import State
 from parked.ledger import migrations, open_ledger, sqlite, sqlite_file
 from parked.ledger import operations as op
-from parked.ledger.migrations import Migration
+from parked.ledger.migrations import Migration, Upgrade, Upgraded
 from parked.ledger.sqlite import SQL, SqliteStore
+from parked.ledger.sqlite_schema import SqliteSchema
 from parked.ledger.statements import split
 
 
@@ -88,7 +90,6 @@ def test_a_relative_path_stays_where_it_was_opened(tmp_path, monkeypatch):
         ("sqlite:///", "names no file"),
         ("sqlite:///:memory:", "in memory"),
         ("sqlite:///a.db?mode=ro", "no options"),
-        ("postgresql://u:secret@h/db", "no PostgreSQL yet"),
         ("mysql://u:secret@h/db", "the scheme 'mysql'"),
         ("parked.db", "'parked.db', without a scheme"),
     ],
@@ -246,12 +247,13 @@ def schema(file: Path) -> list[tuple[str, ...]]:
     return found
 
 
-def migrate(file: Path, steps: list[Migration], **more: bool) -> bool:
+def migrate(file: Path, steps: list[Migration], **more: Any) -> Upgraded:
     file.touch()
     connection = sqlite_file.connect(file)
     try:
-        options = {"create": True, "upgrade": True} | more
-        return migrations.bring_up_to_date(connection, file, now=1.0, steps=steps, **options)
+        schema = SqliteSchema(connection, file, clock=lambda: 1.0)
+        options: dict[str, Any] = {"create": True, "upgrade": Upgrade.ALL} | more
+        return migrations.bring_up_to_date(schema, steps=steps, **options)
     finally:
         connection.close()
 
@@ -299,7 +301,7 @@ def test_who_does_not_migrate_is_told_which_command_does(file):
     migrate(file, STEPS)
 
     with pytest.raises(LedgerUnavailable, match="`parked migrate`"):
-        migrate(file, [*STEPS, ADDITIVE], upgrade=False)
+        migrate(file, [*STEPS, ADDITIVE], upgrade=Upgrade.NONE)
 
 
 def test_every_migration_says_whether_it_is_additive():
@@ -336,8 +338,8 @@ def test_every_statement_that_is_used_exists_and_every_one_that_exists_is_used()
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("next_in_line", {"now": 1.0, "caller": "", "checker": "", "limit": 1}),
-        ("next_in_line_of_pipeline", {"pipeline": "p", "now": 1.0, "caller": "", "checker": "", "limit": 1}),
+        ("lanes", {"now": 1.0}),
+        ("heads", {"now": 1.0, "pipeline": "p", "caller": "", "checker": "", "model": "m", "limit": 1}),
         ("job_by_key", {"job_id": "a", "pipeline": "p", "batch": ""}),
         ("last_place", {}),
         ("states", {}),

@@ -111,18 +111,46 @@ INSERT INTO answers (job, attempt, codec, key_id, body, answered_at)
 VALUES (:job, :attempt, :codec, :key_id, :body, :now)
 ON CONFLICT (job) DO NOTHING;
 
--- name: next_in_line
--- Pending jobs that may start now, in order of place. An empty caller stands for any.
-SELECT {job} FROM jobs
- WHERE state = 'pending' AND (not_before IS NULL OR not_before <= :now)
-   AND (:caller = '' OR (caller = :caller AND checker = :checker))
- ORDER BY place, id LIMIT :limit;
+-- name: lanes
+-- The lanes that hold pending jobs whose time has come. The first job of each lane is found from the one before in at
+-- most four look-ups; comparing rows, (a, b) > (x, y), SQLite walks over all that share the first column.
+WITH RECURSIVE firsts (id) AS (
+    SELECT (SELECT id FROM jobs INDEXED BY jobs_lanes WHERE state = 'pending' ORDER BY pipeline, caller, checker, model LIMIT 1)
+    UNION ALL
+    SELECT coalesce(
+        (
+            SELECT id FROM jobs INDEXED BY jobs_lanes
+             WHERE state = 'pending' AND pipeline = this.pipeline AND caller = this.caller AND checker = this.checker
+               AND model > this.model ORDER BY model LIMIT 1
+        ),
+        (
+            SELECT id FROM jobs INDEXED BY jobs_lanes
+             WHERE state = 'pending' AND pipeline = this.pipeline AND caller = this.caller AND checker > this.checker
+             ORDER BY checker, model LIMIT 1
+        ),
+        (
+            SELECT id FROM jobs INDEXED BY jobs_lanes
+             WHERE state = 'pending' AND pipeline = this.pipeline AND caller > this.caller
+             ORDER BY caller, checker, model LIMIT 1
+        ),
+        (
+            SELECT id FROM jobs INDEXED BY jobs_lanes
+             WHERE state = 'pending' AND pipeline > this.pipeline ORDER BY pipeline, caller, checker, model LIMIT 1
+        )
+    ) FROM firsts JOIN jobs AS this ON this.id = firsts.id
+)
+SELECT lane.pipeline, lane.caller, lane.checker, lane.model FROM firsts JOIN jobs AS lane ON lane.id = firsts.id
+ WHERE EXISTS (
+    SELECT 1 FROM jobs INDEXED BY jobs_lanes
+     WHERE state = 'pending' AND pipeline = lane.pipeline AND caller = lane.caller AND checker = lane.checker
+       AND model = lane.model AND (not_before IS NULL OR not_before <= :now)
+);
 
--- name: next_in_line_of_pipeline
--- The same for one pipeline.
-SELECT {job} FROM jobs
- WHERE pipeline = :pipeline AND state = 'pending' AND (not_before IS NULL OR not_before <= :now)
-   AND (:caller = '' OR (caller = :caller AND checker = :checker))
+-- name: heads
+-- The first pending jobs of a lane whose time has come, in order of place.
+SELECT {job} FROM jobs INDEXED BY jobs_lanes
+ WHERE state = 'pending' AND pipeline = :pipeline AND caller = :caller AND checker = :checker AND model = :model
+   AND (not_before IS NULL OR not_before <= :now)
  ORDER BY place, id LIMIT :limit;
 
 -- name: payload
@@ -130,6 +158,11 @@ SELECT {job} FROM jobs
 -- No row: no such job.
 SELECT codec, key_id, body FROM payloads JOIN jobs ON jobs.id = payloads.job AND jobs.revision = payloads.revision
  WHERE jobs.id = :id;
+
+-- name: payloads
+-- The same for jobs by their ids.
+SELECT jobs.id, codec, key_id, body FROM payloads JOIN jobs ON jobs.id = payloads.job AND jobs.revision = payloads.revision
+ WHERE jobs.id IN (SELECT value FROM json_each(:ids));
 
 -- name: has_answer
 -- No row: no answer is stored for this job.
@@ -267,14 +300,33 @@ INSERT INTO marks (name, value, set_at) VALUES (:name, :value, :now)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value, set_at = excluded.set_at;
 
 
--- ==== asking ====
+-- ==== the schema ====
 
--- name: ledger_name
-SELECT name FROM ledger;
+-- name: tables
+-- What another program's database has.
+SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 3;
+
+-- name: applied_steps
+-- The migrations that ran, and whether each was additive.
+SELECT number, additive FROM schema_version;
+
+-- name: note_step
+-- Note that a migration ran.
+INSERT INTO schema_version (number, additive, title, applied_at, applied_by) VALUES (:number, :additive, :title, :now, :by);
 
 -- name: name_ledger
 -- Give a new ledger its word.
 INSERT INTO ledger (one, name, created_at) VALUES (1, :name, :now);
+
+-- name: users
+-- Who uses the ledger just now.
+SELECT host, pid, version FROM owners WHERE ended_at IS NULL AND lost_at IS NULL ORDER BY id;
+
+
+-- ==== asking ====
+
+-- name: ledger_name
+SELECT name FROM ledger;
 
 -- name: select_jobs
 SELECT {job} FROM jobs
@@ -407,24 +459,32 @@ SELECT number, replay_id, owner_id, strike, started_at, ended_at, duration_s, an
   FROM attempts LEFT JOIN payloads ON payloads.job = attempts.job AND payloads.revision = attempts.revision
  WHERE attempts.job = :id ORDER BY number;
 
--- name: counters
--- The label sets of these families, as CounterRow. SQLite has one slot.
-SELECT metric, pipeline, model, a, b, value, first_at, trace_id, span_id, example_value, example_at
-  FROM counters WHERE metric IN (SELECT value FROM json_each(:metrics));
+-- name: select_counters
+-- Label sets as CounterRow. SQLite has one slot.
+SELECT metric, pipeline, model, a, b, value, first_at, trace_id, span_id, example_value, example_at FROM counters
 
--- name: all_counters
-SELECT metric, pipeline, model, a, b, value, first_at, trace_id, span_id, example_value, example_at FROM counters;
+-- name: where_metrics
+metric IN (SELECT value FROM json_each(:metrics))
+
+-- name: by_label_set
+ORDER BY metric, pipeline, model, a, b
 
 -- name: oldest_parked
--- The first of each pipeline and class in the order of an index, each found from the one before in one look-up. The
--- index is named, since the planner can't know that one row is all that is asked of it.
+-- The first of each pipeline and class in the order of an index, each found from the one before in two look-ups at most
+-- (see `lanes`). The index is named, since the planner can't know that one row is all that is asked of it.
 WITH RECURSIVE firsts (id) AS (
     SELECT (SELECT id FROM jobs INDEXED BY jobs_parked_class WHERE state = 'parked' ORDER BY pipeline, error_class, parked_at LIMIT 1)
     UNION ALL
-    SELECT (
-        SELECT id FROM jobs INDEXED BY jobs_parked_class
-         WHERE state = 'parked' AND (pipeline, error_class) > (this.pipeline, this.error_class)
-         ORDER BY pipeline, error_class, parked_at LIMIT 1
+    SELECT coalesce(
+        (
+            SELECT id FROM jobs INDEXED BY jobs_parked_class
+             WHERE state = 'parked' AND pipeline = this.pipeline AND error_class > this.error_class
+             ORDER BY error_class, parked_at LIMIT 1
+        ),
+        (
+            SELECT id FROM jobs INDEXED BY jobs_parked_class
+             WHERE state = 'parked' AND pipeline > this.pipeline ORDER BY pipeline, error_class, parked_at LIMIT 1
+        )
     ) FROM firsts JOIN jobs AS this ON this.id = firsts.id
 )
 SELECT pipeline, error_class, parked_at FROM firsts JOIN jobs ON jobs.id = firsts.id;

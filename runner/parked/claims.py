@@ -1,0 +1,90 @@
+"""Claiming: the source of a pool that runs what is pending in the ledger, whoever submitted it or left it over.
+
+A job is claimed when a worker is free for it, and its attempt is opened by the claim: so each is run by one process,
+and nothing is claimed that could only wait. There is no notice of new jobs but to look again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+from parked.course import Hold
+from parked.driver import AWAY_S
+from parked.errors import LedgerUnavailable, OwnerLost
+from parked.ledger import operations as op
+from parked.ledger.codec import decode
+from parked.ledger.operations import Called
+from parked.pool import Handful, Pool
+from parked.running import Running
+
+CLAIMS: Final = 32  # jobs claimed in one operation, at most
+# How soon to look again, at random in between, so that many processes don't look at once. A submitted job is to start
+# within a second, and an idle process to cost next to nothing.
+LOOK_AGAIN_S: Final = (0.25, 0.75)
+
+Find = Callable[[Called], Running | None]
+
+
+async def claiming(
+    pool: Pool, find: Find, *, pipeline: str | None, until_empty: bool, patience_s: float
+) -> AsyncIterator[Handful]:
+    """Claim what is pending, of one pipeline or (None) of all, as workers come free.
+
+    `find` returns who runs the jobs of a caller and a check here. It is asked once for each such pair, when the first
+    job of it waits; where it returns None, they are left for others. With `until_empty` this ends when nothing is left
+    that could be run here, and nothing is in hand. A ledger that is away is waited for, up to `patience_s`.
+
+    Raises:
+        LedgerUnavailable: it was away for longer.
+    """
+    premises, workers = pool.premises, pool.workers
+    runnings: dict[Called, Running | None] = {}
+    strangers: set[Called] = set()
+    last = ""  # the pipeline that went last
+    gives_up = premises.clock.monotonic() + patience_s
+    while True:
+        await pool.until_room()
+        free = await workers.take_several(CLAIMS)
+        try:
+            runnings |= {called: find(called) for called in strangers}
+            claimed: op.Claimed = await pool.started(
+                op.Claim(
+                    pipeline,
+                    premises.ledger.owner_id,
+                    limit=free,
+                    served=tuple(called for called, on in runnings.items() if on is not None),
+                    closed=premises.gates.closed(premises.clock.monotonic()),
+                    in_hand=tuple(pool.in_hand().items()),
+                    after=last,
+                )
+            )
+        except (OwnerLost, LedgerUnavailable) as exc:
+            workers.give_back(free)
+            if isinstance(exc, LedgerUnavailable):
+                if premises.clock.monotonic() >= gives_up:
+                    raise
+                await workers.sleep(AWAY_S)
+            continue
+        workers.give_back(free - len(claimed.started))  # the others go with the jobs
+        gives_up = premises.clock.monotonic() + patience_s
+        for started in claimed.started:
+            last = started.row.pipeline
+            yield _handful(runnings[Called(started.row.caller, started.row.checker)], started)
+
+        strangers = {lane.called for lane in claimed.left} - runnings.keys()
+        if claimed.started or strangers:
+            continue
+        at_a_gate = any(runnings[lane.called] for lane in claimed.left)
+        if until_empty and not at_a_gate and not pool.in_hand():
+            return
+        await workers.sleep(random.uniform(*LOOK_AGAIN_S))
+
+
+def _handful(on: Running | None, started: op.Started) -> Handful:
+    row = started.row
+    assert on is not None  # only what is served was claimed
+    assert started.payload is not None  # a claim always brings it
+    assert row.owner_id is not None  # whoever claimed it
+    return Handful(on, [Hold(row, decode(started.payload), row.owner_id, attempt=started.attempt, claimed=True)])

@@ -1,0 +1,125 @@
+"""`parked submit`: accepts the jobs of a file as pending; `parked work` runs them, here or elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from parked.cli.exits import Exit
+from parked.cli.output import command_line, counted, flag, hint, put_json
+from parked.cli.progress import progress
+from parked.cli.taking_on import add_job_flags, check_job_flags, refuse_conflicts, tell_created, tell_rejected
+from parked.job import State
+from parked.settings import Settings
+
+if TYPE_CHECKING:
+    from parked.cli.frame import Subparsers
+    from parked.jobfile import Scan
+    from parked.ledger import Ledger
+    from parked.ledger.operations import Accept, Called
+
+DESCRIPTION: Final = """\
+Accept the jobs of a JSONL file as pending, and return; - is standard input. parked work runs them, on any machine that
+shares the ledger. Nothing is called and no key is needed. Submitted again, known jobs stay what they are.
+
+example:
+  parked submit jobs.jsonl --pipeline nightly --batch "$(date -I)"
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser("submit", help="accept the jobs of a file, for workers", description=DESCRIPTION)
+    add_job_flags(parser)
+
+
+def run(args: argparse.Namespace, settings: Settings) -> int:
+    from parked.check import CheckerName
+    from parked.jobfile import scan
+    from parked.ledger import open_ledger
+    from parked.ledger.operations import Called
+    from parked.named import GEMINI, payload_check
+    from parked.schema import keep, read_schema
+
+    check_job_flags(args, settings, writes={})
+    check = read_schema(args.schema) if args.schema is not None else None
+    caller = args.call or GEMINI
+    called = Called(caller, str(CheckerName(check.name if check else "", args.allow_truncated)))
+    with (
+        scan(
+            args.jobs,
+            default_model=args.model,
+            check_payload=payload_check(caller),
+            skip_bad_lines=args.skip_bad_lines,
+        ) as scanned,
+        open_ledger(settings.ledger, mode=settings.ledger_mode, write_patience_s=settings.write_patience_s) as ledger,
+    ):
+        tell_created(ledger)
+        refuse_conflicts(ledger, scanned, args)
+        if check is not None:
+            keep(ledger, check)
+        submission = _Submission()
+        try:
+            with progress(scanned.jobs) as shown:
+                for _ in submission.accept(ledger, _operations(scanned, args, called)):
+                    shown.advance(parked=0)
+        except BaseException:
+            if submission.new:
+                hint(f"{counted(submission.new, 'job')} accepted before that; give the same command again for the rest")
+            raise
+        _tell(args, ledger, scanned, submission)
+    return Exit.OK
+
+
+class _Submission:
+    """What became of the lines of a file, counted as they are accepted."""
+
+    def __init__(self) -> None:
+        self.new = 0
+        self.known: Counter[State] = Counter()
+
+    def accept(self, ledger: Ledger, chunks: Iterator[list[Accept]]) -> Iterator[None]:
+        """Have each chunk committed, and yield for each of its jobs."""
+        for chunk in chunks:
+            for ticket in ledger.submit_many(chunk):
+                accepted = ticket.wait()
+                if accepted.created:
+                    self.new += 1
+                else:
+                    self.known[accepted.row.state] += 1
+                yield
+
+
+def _operations(scanned: Scan, args: argparse.Namespace, called: Called) -> Iterator[list[Accept]]:
+    from parked.pool import CHUNK
+    from parked.running import acceptance
+
+    for jobs in scanned.chunks(CHUNK):
+        yield [acceptance(job, args.pipeline, args.batch, called) for job in jobs]
+
+
+def _tell(args: argparse.Namespace, ledger: Ledger, scanned: Scan, submission: _Submission) -> None:
+    tell_rejected(scanned)
+    if args.json:
+        put_json(
+            {
+                "ledger": ledger.where,
+                "lines": scanned.lines,
+                "new": submission.new,
+                "known": {str(state): jobs for state, jobs in sorted(submission.known.items())},
+                "repeated": scanned.repeated,
+                "rejected": scanned.rejected,
+            }
+        )
+    if submission.new or submission.known[State.PENDING]:
+        hint(f"to run them: {command_line(args, 'work', *flag('--pipeline', args.pipeline))}")
+    states = ", ".join(f"{jobs} {state}" for state, jobs in sorted(submission.known.items()) if jobs)
+    parts = [
+        (submission.new, "new"),
+        (submission.known.total(), f"known ({states})"),
+        (scanned.repeated, "repeated"),
+        (scanned.rejected, "rejected"),
+    ]
+    told = ", ".join(f"{number} {what}" for number, what in parts if number) or "nothing to do"
+    hint(f"{counted(scanned.lines, 'line')}: {told}")

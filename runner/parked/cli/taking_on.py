@@ -1,0 +1,102 @@
+"""What `run` and `submit` have in common: which jobs, and what is looked at before any of them is taken on."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from parked.cli.output import hint
+from parked.errors import JobConflict, SettingsError
+from parked.job import check_name
+from parked.settings import Settings
+
+if TYPE_CHECKING:
+    from parked.cli.frame import Parser
+    from parked.jobfile import Scan
+    from parked.ledger import Ledger
+
+
+def add_job_flags(parser: Parser) -> None:
+    parser.add_argument("jobs", metavar="JOBS", help="a JSONL file; - for standard input")
+    parser.add_argument(
+        "--pipeline", metavar="NAME", default="default", help="under which name the jobs are counted; default: default"
+    )
+    parser.add_argument("--batch", metavar="NAME", default="", help="ids are unique in a batch; e.g. the date")
+    parser.add_argument("--model", metavar="M", help="for lines that name none")
+    parser.add_argument(
+        "--call", metavar="MODULE:FUNCTION", help="what is called instead of Gemini: (payload, model) -> answer"
+    )
+    parser.add_argument(
+        "--schema",
+        metavar="FILE",
+        help="a JSON Schema: an answer whose text isn't JSON or breaks it has failed, and is asked for again",
+    )
+    parser.add_argument(
+        "--allow-truncated",
+        action="store_true",
+        help="text that stopped at the output token limit is an answer; counted as truncated",
+    )
+    parser.add_argument("--skip-bad-lines", action="store_true", help="set bad lines aside in JOBS.rejected.jsonl")
+
+
+def check_job_flags(args: argparse.Namespace, settings: Settings, *, writes: Mapping[str, str]) -> None:
+    """Refuse names that can't be, and a file to be written that is another file of this command, before any is opened.
+
+    `writes` are such files by the words that name them.
+
+    Raises:
+        SettingsError: names the flag or the file.
+    """
+    from parked.jobfile import rejects_of
+
+    check_name("--pipeline", args.pipeline)
+    check_name("--batch", args.batch, empty=True)
+    rejected = str(rejects_of(args.jobs))
+    ledger = settings.ledger.removeprefix("sqlite:///")
+    others = {
+        "the job file": args.jobs,
+        "the ledger": ledger,
+        "a file of the ledger": f"{ledger}-wal",
+        "a file that belongs to the ledger": f"{ledger}-shm",
+    }
+    if args.skip_bad_lines:
+        _refuse_same_file({f"the file of rejected lines {rejected}": rejected}, others)
+    _refuse_same_file(writes, {**others, "the file of rejected lines": rejected})
+
+
+def _refuse_same_file(writes: Mapping[str, str], others: Mapping[str, str]) -> None:
+    for what, name in writes.items():
+        for other, path in others.items():
+            if os.path.realpath(name) == os.path.realpath(path):
+                raise SettingsError(f"{what} is {other}; give each a file of its own")
+
+
+def tell_created(ledger: Ledger) -> None:
+    if ledger.created:
+        hint(f"made the ledger {ledger.where}")
+
+
+def refuse_conflicts(ledger: Ledger, scanned: Scan, args: argparse.Namespace) -> None:
+    """Refuse a file that holds a known id with another payload, before anything of it is taken on.
+
+    Raises:
+        JobConflict: names the first.
+    """
+    from parked.ledger.codec import identity
+    from parked.pool import CHUNK
+
+    with ledger.ask() as reader:
+        for chunk in scanned.chunks(CHUNK):
+            known = reader.identities(args.pipeline, args.batch, [job.job_id for job in chunk])
+            for job in chunk:
+                if known.get(job.job_id) not in (None, identity(job.payload)):
+                    raise JobConflict(args.pipeline, args.batch, job.job_id)
+
+
+def tell_rejected(scanned: Scan) -> None:
+    if scanned.rejected_to is not None:
+        for line in scanned.bad:
+            hint(f"line {line.number}: {line.why}")
+        hint(f"bad lines were set aside in {scanned.rejected_to}")

@@ -1,0 +1,137 @@
+"""`parked work`: runs what is pending, beside any number of others on the same ledger."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from parked.cli.drain import Drain, tell_lost
+from parked.cli.exits import Exit
+from parked.cli.ledgers import existing_ledger
+from parked.cli.nearest import whole_number
+from parked.cli.output import command_line, counted, flag, hint, put_json, same_command
+from parked.cli.pending import tell_pending
+from parked.errors import SettingsError
+from parked.job import ANSWERED, State, check_name
+from parked.logs import fields
+from parked.settings import Settings
+
+if TYPE_CHECKING:
+    from parked.cli.frame import Subparsers
+    from parked.course import Hold
+    from parked.ledger import Ledger
+    from parked.ledger.operations import Called
+    from parked.running import Running
+
+DEFAULT_CONCURRENCY: Final = 8  # what the smallest quotas bear; more is faster where the quota allows it
+
+DESCRIPTION: Final = """\
+Run what is pending, of one pipeline or of all, until it is told to end. Any number of workers may share a ledger: each
+job is run by one of them, in order of acceptance and fairly among pipelines, within a second of being submitted. Who
+calls and who checks is what the job was submitted with; jobs whose caller can't be imported here are left to others.
+SIGTERM and Ctrl-C let running calls end.
+
+example:
+  parked work --pipeline nightly --until-empty
+"""
+
+_log = logging.getLogger("parked.work")
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = subparsers.add_parser("work", help="run what was submitted", description=DESCRIPTION)
+    parser.add_argument("--pipeline", metavar="NAME", help="only jobs of this pipeline; default: of all")
+    parser.add_argument("--until-empty", action="store_true", help="end once nothing is pending that could be run here")
+    parser.add_argument(
+        "--concurrency",
+        metavar="N",
+        type=whole_number,
+        default=DEFAULT_CONCURRENCY,
+        help=f"calls at a time, of all pipelines together, default {DEFAULT_CONCURRENCY}",
+    )
+
+
+def run(args: argparse.Namespace, settings: Settings) -> int:
+    if args.pipeline is not None:
+        check_name("--pipeline", args.pipeline)
+
+    from parked.tracing import tracing
+
+    with tracing("parked"), existing_ledger(settings, role="worker") as ledger:
+        work = _Work(args, settings, ledger)
+        asyncio.run(work.run())
+        return work.tell()
+
+
+class _Work:
+    """One worker: its pool, and what became of the jobs that left it."""
+
+    def __init__(self, args: argparse.Namespace, settings: Settings, ledger: Ledger) -> None:
+        from parked.callers import Callers
+
+        self._args, self._ledger = args, ledger
+        self._callers = Callers(ledger, settings.policy())
+        self._drain = Drain()
+        self._ended: Counter[State] = Counter()
+
+    async def run(self) -> None:
+        from parked.claims import claiming
+        from parked.pool import Pool
+
+        args, ledger = self._args, self._ledger
+        pool = Pool(self._callers, concurrency=args.concurrency)
+        self._drain.watch(pool, drain_s=self._callers.policy.drain_s)
+        _log.info("work_began", extra=fields(ledger=ledger.where, pipeline=args.pipeline))
+        # With nothing to do and nothing to lose, a worker that is to stay waits for its ledger as long as it takes.
+        patience_s = ledger.write_patience_s if args.until_empty else math.inf
+        source = claiming(pool, self._find, pipeline=args.pipeline, until_empty=args.until_empty, patience_s=patience_s)
+        try:
+            async for hold in pool.run(source):
+                self._ended[_end_of(hold)] += 1
+        finally:
+            await pool.close()
+            tell_lost(pool.lost)
+            await self._callers.aclose()
+
+    def tell(self) -> int:
+        """The last lines, and the status that says it."""
+        args, ended = self._args, self._ended
+        if ended[State.PARKED]:
+            words = flag("--pipeline", args.pipeline) if args.pipeline is not None else []
+            hint(f"to see what is parked and why: {command_line(args, 'list', *words)}")
+        pending = tell_pending(self._ledger, pipeline=args.pipeline, go_on=same_command(args))
+        answered = sum(ended[state] for state in ANSWERED)
+        if args.json:
+            put_json(
+                {
+                    "ledger": self._ledger.where,
+                    "answered": answered,
+                    "parked": ended[State.PARKED],
+                    "handed_back": ended[State.PENDING],
+                    "pending": pending,
+                }
+            )
+        parts = [(answered, "answered"), (ended[State.PARKED], "parked"), (ended[State.PENDING], "handed back")]
+        told = ", ".join(f"{number} {what}" for number, what in parts if number) or "nothing to do"
+        hint(f"{counted(ended.total(), 'job')}: {told}")
+        if self._drain.received is not None:
+            return self._drain.exit()
+        if pending:
+            return Exit.PENDING
+        return Exit.PARKED if ended[State.PARKED] else Exit.OK
+
+    def _find(self, called: Called) -> Running | None:
+        try:
+            return self._callers.running(called)
+        except SettingsError as exc:
+            _log.warning("jobs_left", extra=fields(caller=called.caller, checker=called.checker, why=str(exc)))
+            return None
+
+
+def _end_of(hold: Hold) -> State:
+    """How a job left; one that others have by now ended here as handed back."""
+    return hold.row.state if hold.row.state in (*ANSWERED, State.PARKED) else State.PENDING

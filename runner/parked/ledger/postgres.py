@@ -1,0 +1,427 @@
+"""A ledger on PostgreSQL: one statement for all rows of a kind in a batch, and many processes at a time.
+
+Read committed is enough. Every row that a move is decided from is locked until the commit: jobs in the order of their
+ids, an owner before its jobs. Counters come last, in the order of their key, and each process has its own slot of them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from enum import Enum
+from itertools import count
+from typing import Any, Final
+
+import psycopg
+
+from parked.errors import LedgerUnavailable
+from parked.ledger import operations as op
+from parked.ledger.books import Books
+from parked.ledger.codec import ERASED, Body
+from parked.ledger.labels import Labels
+from parked.ledger.migrations import Upgrade, Upgraded, bring_up_to_date, migrations
+from parked.ledger.moves import AttemptState, Change
+from parked.ledger.operations import JobRow
+from parked.ledger.postgres_schema import PostgresSchema, begin
+from parked.ledger.postgres_scrubbing import scrub
+from parked.ledger.postgres_server import BEGIN_READING, PATIENCE_S, Server
+from parked.ledger.reading import SqlReader
+from parked.ledger.rows import attempt_state, closing_columns, job_row, owner_row
+from parked.ledger.statements import load
+
+SQL: Final = load("postgres")
+
+SLOTS: Final = 16  # of the counters; a process counts in that of its owner's id
+PAGE_ROWS: Final = 500  # of a long answer, fetched at a time
+
+PAUSE_S: Final = 0.2  # between two questions whether a commit went through
+
+HAS_COMMITTED: Final = b"SELECT pg_xact_status(%s::text::xid8)"
+# Who lets a pair of pipeline and model in as a label is alone with it until the commit.
+LETTING_IN: Final = b"SELECT pg_advisory_xact_lock(1885434475, 2)"
+
+_ACCEPTED: Final = (
+    "pipeline", "batch", "job_id", "model", "state", "calls", "place", "caller", "checker", "accepted_at", "started_at",
+    "owner_id", "trace_id", "span_id",
+)  # fmt: skip
+_MOVED: Final = (
+    "id", "state", "came_from", "error_class", "reason", "kind", "scope", "fingerprint", "calls", "strikes", "replays",
+    "not_before", "place", "started_at", "parked_at", "finished_at", "owner_id", "replay_id", "trace_id", "span_id",
+    "note",
+)  # fmt: skip
+
+_TEXTS: Final = {name: text.encode() for name, text in SQL.items()}
+
+
+class PostgresStore(Books):
+    """The write side. Opened and used by one thread at a time. Without a `clock` the server's time is stored."""
+
+    def __init__(self, server: Server, *, clock: Callable[[], float] | None = None) -> None:
+        super().__init__()
+        self._server = server
+        self._clock = clock
+        self._connection = server.connect()
+        self._transaction = ""  # its id
+        self._slot = 0
+        self._pipeline = ExitStack()
+        self._moved: list[tuple[psycopg.Cursor[tuple[Any, ...]], int]] = []  # how many jobs each was to find
+        self._alive: dict[int, bool] = {}  # owners asked about in this transaction
+
+    # --- the transaction ---
+
+    def begin(self) -> None:
+        now, self._transaction = begin(self._connection)
+        # What nobody waits for is sent along with the next question, or with the commit.
+        self._pipeline = ExitStack()
+        if psycopg.Pipeline.is_supported():
+            self._pipeline.enter_context(self._connection.pipeline())
+        self.now = now if self._clock is None else self._clock()
+        self.tally.clear()
+        self._alive.clear()
+        self._moved.clear()
+
+    def commit(self) -> None:
+        added, placed = self.counter_rows()
+        for name, rows in (("count", added), ("set_gauge", placed)):
+            if rows:
+                self._do(name, counters=json.dumps(rows), slot=self._slot)
+        self._check_moves()
+        try:
+            self._connection.execute(b"COMMIT")
+            self._pipeline.close()
+        except psycopg.OperationalError:
+            # The answer was lost, not necessarily the commit: jobs that it started would be held by nobody.
+            if not (self._connection.closed and self._was_committed()):
+                raise
+
+    def _check_moves(self) -> None:
+        for moved, jobs in self._moved:
+            if len(moved.fetchall()) != jobs:
+                raise RuntimeError("a job changed its state inside the transaction that had locked it")
+
+    def _was_committed(self) -> bool:
+        """Ask the server over a new connection, once it is there; False if it isn't in time."""
+        with suppress(psycopg.Error):
+            self._pipeline.close()
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            try:
+                self._connection.close()
+                self._connection = self._server.connect()
+                row = self._connection.execute(HAS_COMMITTED, [self._transaction]).fetchone()
+            except (LedgerUnavailable, psycopg.OperationalError):
+                row = None
+            if row is not None and row[0] != "in progress":
+                return bool(row[0] == "committed")
+            time.sleep(PAUSE_S)
+        return False
+
+    def rollback(self) -> None:
+        self.labels = Labels()
+        with suppress(psycopg.Error):  # the error that ends this transaction, said once more
+            self._pipeline.close()
+        with suppress(psycopg.OperationalError):  # then it is gone by itself
+            self._connection.execute(b"ROLLBACK")
+
+    def close(self) -> None:
+        with suppress(psycopg.Error):
+            self._pipeline.close()
+        self._connection.close()
+
+    def explain(self, exc: Exception) -> Exception:
+        return self._server.explain(exc)
+
+    # --- the primitives of Books ---
+
+    def last_place(self) -> int:
+        return int(self._value("last_place"))
+
+    def insert_jobs(self, jobs: Sequence[JobRow], payloads: Sequence[Body]) -> list[int | None]:
+        given = [
+            {name: getattr(job, name) for name in _ACCEPTED} | {"payload_hash": job.payload_hash.hex()} for job in jobs
+        ]
+        ids: list[int | None] = [None] * len(jobs)
+        for index, id in self._do("accept", jobs=json.dumps(given)):
+            ids[index] = id
+        new = [(id, body) for id, body in zip(ids, payloads, strict=True) if id is not None]
+        if new:
+            self._do("keep_payload", jobs=[id for id, _ in new], now=self.now, **_bodies(body for _, body in new))
+        return ids
+
+    def known_jobs(self, rows: Sequence[op.Accept | op.TakeOver]) -> dict[tuple[str, str, str], JobRow]:
+        if not rows:
+            return {}
+        found = self._jobs(
+            "job_by_key",
+            job_ids=[row.job_id for row in rows],
+            pipelines=[row.pipeline for row in rows],
+            batches=[row.batch for row in rows],
+        )
+        return {(job.pipeline, job.batch, job.job_id): job for job in found}
+
+    def add_calls_elsewhere(self, calls: Mapping[int, int]) -> None:
+        some = {id: n for id, n in calls.items() if n}
+        if some:
+            self._do("called_elsewhere", ids=list(some), calls=list(some.values()))
+
+    def jobs_by_id(self, ids: Sequence[int]) -> dict[int, JobRow]:
+        return {job.id: job for job in self._jobs("jobs_by_id", ids=list(ids))} if ids else {}
+
+    def attempts_by_number(self, pairs: Iterable[tuple[int, int]]) -> dict[int, AttemptState]:
+        numbers = dict(pairs)
+        if not numbers:
+            return {}
+        rows = self._do("attempt", jobs=list(numbers), numbers=list(numbers.values()))
+        return {job: attempt_state(columns) for job, *columns in rows}
+
+    def lanes(self) -> list[op.Lane]:
+        return [op.Lane._make(row) for row in self._do("lanes", now=self.now)]
+
+    def heads(self, lanes: Sequence[op.Lane], limit: int) -> list[JobRow]:
+        if not lanes:
+            return []
+        return list(
+            self._jobs(
+                "heads",
+                pipelines=[lane.pipeline for lane in lanes],
+                callers=[lane.caller for lane in lanes],
+                checkers=[lane.checker for lane in lanes],
+                models=[lane.model for lane in lanes],
+                limit=limit,
+                now=self.now,
+            )
+        )
+
+    def mend_payloads(self, mends: Sequence[tuple[JobRow, op.Mend]]) -> None:
+        if not mends:
+            return
+        jobs = [job.id for job, _ in mends]
+        revisions = [job.revision for job, _ in mends]
+        self._do(
+            "mend_payload",
+            jobs=jobs,
+            revisions=revisions,
+            models=[row.model for _, row in mends],
+            notes=[row.note for _, row in mends],
+            codecs=[row.payload and row.payload.codec for _, row in mends],
+            key_ids=[row.payload and row.payload.key_id for _, row in mends],
+            bodies=[row.payload and row.payload.data for _, row in mends],
+            now=self.now,
+        )
+        self._do("mend_job", jobs=jobs, revisions=revisions)
+
+    def payloads(self, ids: Sequence[int]) -> dict[int, Body]:
+        return {id: Body._make(body) for id, *body in self._do("payloads", ids=list(ids))} if ids else {}
+
+    def has_answer(self, id: int) -> bool:
+        return self._value("has_answer", job=id) is not None
+
+    def has_texts(self, id: int) -> bool:
+        return self._value("has_texts", job=id) is not None
+
+    def held_by(self, owner_id: int) -> list[JobRow]:
+        return list(self._jobs("held_by", owner_id=owner_id))
+
+    def open_attempts_of(self, owner_id: int) -> list[tuple[int, AttemptState]]:
+        return [(job, attempt_state(columns)) for job, *columns in self._do("open_attempts_of", owner_id=owner_id)]
+
+    def owner_alive(self, owner_id: int) -> bool:
+        if owner_id not in self._alive:
+            self._alive[owner_id] = self._value("owner_alive", id=owner_id) is not None
+        return self._alive[owner_id]
+
+    def trigger(self, replay_id: int) -> str:
+        return str(self._value("trigger", id=replay_id))
+
+    def move_jobs(self, changes: Sequence[Change]) -> None:
+        if not changes:
+            return
+        given = [{name: getattr(change.row, name) for name in _MOVED} | {"was": change.was.state} for change in changes]
+        self._moved.append((self._do("move_job", jobs=json.dumps(given)), len(given)))
+
+    def open_attempts(self, rows: Sequence[JobRow]) -> None:
+        if rows:
+            self._do(
+                "open_attempt",
+                jobs=[row.id for row in rows],
+                numbers=[row.calls for row in rows],
+                replay_ids=[row.replay_id for row in rows],
+                owner_ids=[row.owner_id for row in rows],
+                revisions=[row.revision for row in rows],
+                now=self.now,
+            )
+
+    def close_attempts(self, changes: Sequence[Change]) -> None:
+        if changes:
+            closed = [closing_columns(change, now=self.now) for change in changes]
+            self._do("close_attempt", attempts=json.dumps(closed))
+
+    def keep_answers(self, changes: Sequence[Change]) -> None:
+        if changes:
+            self._do(
+                "keep_answer",
+                jobs=[change.row.id for change in changes],
+                attempts=[change.answered_by for change in changes],
+                now=self.now,
+                **_bodies(change.answer for change in changes if change.answer is not None),
+            )
+
+    def erase_texts(self, why: Mapping[int, str]) -> None:
+        if why:
+            for name in ("erase_payloads", "erase_answer", "erase_messages", "note_erasure"):
+                self._do(name, jobs=list(why), whys=list(why.values()), codec=ERASED, now=self.now)
+
+    def counted_pairs(self) -> list[tuple[str, str]]:
+        self._connection.execute(LETTING_IN)
+        return [(pipeline, model) for pipeline, model in self._do("counted_pairs")]
+
+    # --- what isn't about jobs ---
+
+    def hand_out(self, rows: Sequence[op.HandOut]) -> list[None]:
+        self._do("hand_out", jobs=[id for row in rows for id in row.ids], now=self.now)
+        return [None] * len(rows)
+
+    def register(self, rows: Sequence[op.Register]) -> list[int]:
+        ids = [int(self._value("register", **row.facts._asdict(), now=self.now)) for row in rows]
+        self._count_as(ids[0])
+        return ids
+
+    def beat(self, rows: Sequence[op.Beat]) -> list[op.Beats]:
+        self._count_as(rows[0].owner_id)
+        mine = [self._hit("beat", id=row.owner_id, now=self.now) for row in rows]
+        alive = [owner_row(columns) for columns in self._do("owners_alive")]
+        return [
+            op.Beats(beat, {owner.id: owner for owner in alive if owner.id != row.owner_id})
+            for row, beat in zip(rows, mine, strict=True)
+        ]
+
+    def _count_as(self, owner_id: int) -> None:
+        self._slot = owner_id % SLOTS
+
+    def lose(self, rows: Sequence[op.Lose]) -> list[list[JobRow]]:
+        return [
+            [
+                job
+                for id, beat in sorted(row.beats.items())
+                if self._hit("lose", id=id, beat=beat, now=self.now)
+                for job in self.orphan_jobs_of(id)
+            ]
+            for row in rows
+        ]
+
+    def leave(self, rows: Sequence[op.Leave]) -> list[list[JobRow]]:
+        return [
+            self.orphan_jobs_of(row.owner_id) if self._hit("leave", id=row.owner_id, now=self.now) else []
+            for row in rows
+        ]
+
+    def open_replay(self, rows: Sequence[op.OpenReplay]) -> list[int]:
+        return [int(self._value("open_replay", **row._asdict(), now=self.now)) for row in rows]
+
+    def close_replay(self, rows: Sequence[op.CloseReplay]) -> list[None]:
+        for row in rows:
+            self._do("close_replay", **row._asdict(), now=self.now)
+        return [None] * len(rows)
+
+    def set_mark(self, rows: Sequence[op.SetMark]) -> list[None]:
+        for row in rows:
+            self._do("set_mark", name=row.name, value=json.dumps(row.value), now=self.now)
+        return [None] * len(rows)
+
+    def take_lease(self, rows: Sequence[op.TakeLease]) -> list[bool]:
+        return [self._hit("take_lease", **row._asdict(), now=self.now) for row in rows]
+
+    # --- asking the connection ---
+
+    def _do(self, statement: str, /, **values: Any) -> psycopg.Cursor[tuple[Any, ...]]:
+        return self._connection.execute(_TEXTS[statement], values, binary=True)
+
+    def _value(self, statement: str, /, **values: Any) -> Any:
+        row = self._do(statement, **values).fetchone()
+        return None if row is None else row[0]
+
+    def _jobs(self, statement: str, /, **values: Any) -> Iterator[JobRow]:
+        return map(job_row, self._do(statement, **values))
+
+    def _hit(self, statement: str, /, **values: Any) -> bool:
+        """Whether a change found its row."""
+        return self._do(statement, **values).fetchone() is not None
+
+
+def _bodies(bodies: Iterable[Body]) -> dict[str, list[Any]]:
+    """Bodies as an array a column."""
+    given = list(bodies)
+    return {
+        "codecs": [body.codec for body in given],
+        "key_ids": [body.key_id for body in given],
+        "bodies": [body.data for body in given],
+    }
+
+
+class PostgresReader(SqlReader):
+    """The read side, on a connection of its own."""
+
+    sql = SQL
+
+    def __init__(self, server: Server) -> None:
+        self._connection = server.connect()
+        self._streams = count()
+        try:
+            self._connection.execute(BEGIN_READING)
+            super().__init__()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def ask(self, sql: str, values: Mapping[str, Any]) -> psycopg.Cursor[tuple[Any, ...]]:
+        return self._connection.execute(sql.encode(), values, binary=True)
+
+    def stream(self, sql: str, values: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+        with self._connection.cursor(f"parked_{next(self._streams)}") as cursor:
+            cursor.itersize = PAGE_ROWS
+            cursor.execute(sql.encode(), values, binary=True)
+            yield from cursor
+
+    def many(self, values: Iterable[Any]) -> list[Any]:
+        return [value.value if isinstance(value, Enum) else value for value in values]
+
+    def pattern(self, text: str) -> str:
+        return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_").replace("*", "%")
+
+
+class PostgresDatabase:
+    """See `Database`."""
+
+    def __init__(self, server: Server, *, clock: Callable[[], float] | None = None) -> None:
+        self.url = server.url
+        self.where = server.where
+        self._server = server
+        self._clock = clock
+
+    def prepare(self, *, create: bool, upgrade: bool) -> bool:
+        return self._bring_up_to_date(create=create, upgrade=Upgrade.ADDITIVE if upgrade else Upgrade.NONE).created
+
+    def migrate(self) -> Upgraded:
+        return self._bring_up_to_date(create=True, upgrade=Upgrade.ALL)
+
+    def _bring_up_to_date(self, *, create: bool, upgrade: Upgrade) -> Upgraded:
+        with closing(self._server.connect()) as connection:
+            schema = PostgresSchema(connection, self.where)
+            return bring_up_to_date(schema, create=create, upgrade=upgrade, steps=migrations("postgres"))
+
+    def store(self) -> PostgresStore:
+        return PostgresStore(self._server, clock=self._clock)
+
+    def reader(self) -> PostgresReader:
+        return PostgresReader(self._server)
+
+    def scrub(self) -> bool:
+        return scrub(self._server)
+
+    def explain(self, exc: Exception) -> Exception:
+        return self._server.explain(exc)

@@ -1,0 +1,236 @@
+"""The server of a PostgreSQL ledger: what its URL says, how it is connected, and what its errors mean.
+
+Nothing is kept in a session, so that a pooler may give each transaction another one (PgBouncer in transaction mode):
+no prepared statements, SET LOCAL only, no LISTEN, no lock that outlives its transaction.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import parse_qsl, quote, unquote
+
+from parked.errors import LedgerMissing, LedgerUnavailable, ParkedError, SettingsError
+from parked.ledger.sqlite_file import CREATORS
+from parked.ledger.store import Contended
+
+if TYPE_CHECKING:
+    import psycopg
+
+OLDEST_SERVER: Final = 13  # the oldest that its makers still mended when this was written
+PATIENCE_S: Final = 30  # for a lock that others hold
+
+TLS_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+
+# What a URL may say otherwise: a server that is gone is noticed in half a minute, whatever the system's own patience.
+DEFAULTS: Final = {
+    "connect_timeout": "10",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+    "application_name": "parked",
+}
+
+# Durable before the call, whatever the server's or the role's default is. What is stricter than `on` stays.
+BEGIN: Final = (
+    b"BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE; SET LOCAL lock_timeout = '30s'; SET LOCAL jit = off;"
+    b" SELECT set_config('synchronous_commit', 'on', true)"
+    b"  WHERE current_setting('synchronous_commit') IN ('off', 'local');"
+    b" SELECT extract(epoch FROM clock_timestamp())::float8, pg_current_xact_id()::text"
+)
+BEGIN_READING: Final = b"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET LOCAL jit = off"
+
+GRANTS: Final = "docs/postgres.md has the rights of each role"
+
+# What libpq says when it can't connect, in its words: it gives no codes. The rest of the sentence, and the next step.
+REFUSALS: Final = (
+    (r"resolve host|translate host name", "can't be reached: there is no such host; check the host in the URL"),
+    (
+        r"[Cc]onnection refused|No such file or directory\n",
+        "can't be reached: nothing listens there; check host and port, and that the server runs",
+    ),
+    (
+        r"timeout expired|timed out|No route to host|[Nn]etwork is unreachable",
+        "can't be reached: the server doesn't answer; check host, port and firewall",
+    ),
+    (
+        r"password authentication failed|no password supplied|SASL authentication failed|SCRAM",
+        "refuses the login: user or password is wrong; check both in the URL, or PGPASSWORD or ~/.pgpass",
+    ),
+    (r"role \".*\" does not exist|no such user", "refuses the login: there is no such user; check the user in the URL"),
+    (
+        r"database \".*\" does not exist|no such database",
+        "isn't there: the server has no such database; create it, or check the name in the URL",
+    ),
+    (
+        r"no pg_hba.conf entry|pg_hba.conf rejects",
+        "refuses the login: pg_hba.conf lets this user, address or TLS mode not in; add an entry for it",
+    ),
+    (
+        r"server does not support SSL",
+        "has no TLS, which sslmode in its URL asks for; switch it on in the server, or set another sslmode",
+    ),
+    (
+        r"certificate|SSL|sslrootcert|root.crt",
+        "can't be reached over TLS as its URL asks for; check sslmode, sslrootcert and the server's certificate",
+    ),
+    (
+        r"too many connections|too many clients|remaining connection slots|no more connections allowed",
+        "has no connection left; raise max_connections, or put PgBouncer before it",
+    ),
+    (
+        r"starting up|shutting down|recovery mode|not yet accepting",
+        "isn't ready: the server is starting or stopping; try again in a moment",
+    ),
+    (r"permission denied for database", f"refuses this user its database (CONNECT); {GRANTS}"),
+)
+
+# SQLSTATE codes, or their first two characters (https://www.postgresql.org/docs/current/errcodes-appendix.html).
+MEANINGS: Final = {
+    "08": "lost the connection",
+    "25006": "can't be written: the server is a standby, or read-only; name the primary in the URL",
+    "26000": "is behind a pooler that mixes up prepared statements; docs/postgres.md has the settings for PgBouncer",
+    "28": "refuses the login; check user and password in the URL",
+    "42501": "refuses this role a right",
+    "53100": "can't be written: the server's disk is full",
+    "53300": "has no connection left; raise max_connections, or put PgBouncer before it",
+    "53": "can't be used: the server lacks memory, disk or other resources",
+    "54": "can't take this: it is beyond a limit of the server",
+    "55P03": f"was held locked by another process for {PATIENCE_S} s",
+    "57014": "broke a statement off: it took longer than the server or the role allows (statement_timeout)",
+    "57": "ended the connection: the server is being stopped or restarted",
+    "58": "can't be read or written: the server reports an I/O error",
+    "XX": "is damaged, or the server has a fault; look into its log",
+}
+# No ledger where there was one: the schema or a table is gone.
+GONE: Final = frozenset({"3F000", "42P01"})
+# Broken off for another transaction's sake: deadlock, serialization.
+BROKEN_OFF: Final = frozenset({"40P01", "40001"})
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server and database as a URL names them."""
+
+    where: str  # for people: neither user nor password, nor parameters
+    url: str = field(repr=False)
+    parameters: frozenset[str] = field(repr=False, default=frozenset())  # names of those that the URL sets
+
+    @classmethod
+    def of(cls, url: str) -> Self:
+        """Read `postgresql://user:password@host:port/database?sslmode=verify-full`; libpq knows `PG…` variables, too.
+
+        Raises:
+            SettingsError: it can't be read, or asks for a TLS mode that there isn't; nothing of it is quoted that may
+                be part of a password.
+        """
+        rest, _, query = url.partition("://")[2].partition("?")
+        authority, _, database = rest.partition("/")
+        hosts = authority.rpartition("@")[2]
+        ports = [host.rpartition("]")[2].partition(":")[2] for host in hosts.split(",")]
+        if (
+            "@" in database
+            or "@" in query.partition("&")[0].partition("=")[0]
+            or not all(port == "" or port.isdecimal() for port in ports)
+        ):
+            raise SettingsError(
+                "the ledger's URL can't be read: it must be like postgresql://user@host:5432/database, with special"
+                " characters of user and password percent-encoded ('/' as %2F, '@' as %40, '?' as %3F)"
+            )
+        parameters = dict(parse_qsl(query, keep_blank_values=True))
+        mode = parameters.get("sslmode")
+        if mode is not None and mode not in TLS_MODES:
+            raise SettingsError(f"sslmode in the ledger's URL must be one of {', '.join(TLS_MODES)}, got {mode!r}")
+        hosts = hosts or parameters.get("host", "")
+        database = unquote(database) or parameters.get("dbname", "")
+        return cls(f"postgresql://{hosts}/{quote(database)}", url, frozenset(parameters))
+
+    def connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+        """Connect; each statement is a transaction of its own until one is begun.
+
+        Raises:
+            SettingsError: the URL has a parameter that libpq doesn't know.
+            LedgerUnavailable: the server can't be reached, refuses the login, or is too old.
+        """
+        import psycopg
+
+        defaults: dict[str, Any] = {name: value for name, value in DEFAULTS.items() if name not in self.parameters}
+        try:
+            connection = psycopg.connect(
+                self.url, autocommit=True, prepare_threshold=None, client_encoding="utf-8", **defaults
+            )
+        except psycopg.ProgrammingError:  # libpq quotes the part that it can't read, maybe of a password
+            raise SettingsError(
+                "the ledger's URL can't be read by libpq: percent-encode special characters, and check the parameters"
+                " behind the '?' (https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PARAMKEYWORDS)"
+            ) from None
+        except psycopg.OperationalError as exc:
+            raise self._refused(str(exc)) from None  # the message may name the user
+        try:
+            check_server(
+                connection.info.server_version, connection.info.parameter_status("server_encoding"), where=self.where
+            )
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _refused(self, said: str) -> ParkedError:
+        if "invalid sslmode" in said:  # from PGSSLMODE: that of the URL was checked
+            return SettingsError(f"PGSSLMODE must be one of {', '.join(TLS_MODES)}")
+        for pattern, meaning in REFUSALS:
+            if re.search(pattern, said):
+                return LedgerUnavailable(f"the ledger {self.where} {meaning}")
+        return LedgerUnavailable(f"the ledger {self.where} can't be reached; try `psql` with the same URL to see why")
+
+    def explain(self, exc: Exception) -> Exception:
+        """Return what an error of PostgreSQL means to parked, in one sentence; any other exception as it is."""
+        import psycopg
+
+        if isinstance(exc, ParkedError) or not isinstance(exc, psycopg.Error):
+            return exc
+        code = exc.sqlstate
+        if code in BROKEN_OFF:
+            return Contended(f"the ledger {self.where} broke a transaction off, because another one stood in its way")
+        if code in GONE:
+            return LedgerMissing(f"there is no ledger in {self.where} any more; {CREATORS}")
+        if code == "42501":
+            # `permission denied for table jobs`: names of parked's own tables
+            said = exc.diag.message_primary or "permission denied"
+            return LedgerUnavailable(f"the ledger {self.where} refuses this role a right ({said}); {GRANTS}")
+        if code is None and isinstance(exc, (psycopg.OperationalError, psycopg.InterfaceError)):
+            code = "08"
+        meaning = MEANINGS.get(code or "", MEANINGS.get((code or "")[:2]))
+        return exc if meaning is None else LedgerUnavailable(f"the ledger {self.where} {meaning}")
+
+
+def require_psycopg() -> None:
+    """See that the driver is there.
+
+    Raises:
+        LedgerUnavailable: the extra isn't installed.
+    """
+    try:
+        import psycopg  # noqa: F401 - whether it can be imported is the question
+    except ImportError as exc:
+        raise LedgerUnavailable(
+            "a ledger on PostgreSQL needs the extra `postgres`; install it with: pip install 'parked[postgres]'"
+        ) from exc
+
+
+def check_server(version: int, encoding: str | None, *, where: str) -> None:
+    """See that a server can hold a ledger. `version` is like 150018 for 15.18.
+
+    Raises:
+        LedgerUnavailable: it is too old, or its texts aren't Unicode.
+    """
+    if version < OLDEST_SERVER * 10_000:
+        raise LedgerUnavailable(
+            f"the server of the ledger {where} is PostgreSQL {version // 10_000}; parked needs {OLDEST_SERVER} or newer"
+        )
+    if encoding != "UTF8":
+        raise LedgerUnavailable(
+            f"the database of the ledger {where} has the encoding {encoding}; create one with ENCODING 'UTF8'"
+        )

@@ -1,0 +1,647 @@
+-- Every statement that parked sends to a PostgreSQL ledger, by name. `{name}` stands for the text of that name.
+-- The names are those of sqlite.sql. Where SQLite runs a statement a row, one statement does all rows of a batch here:
+-- they come as one JSON array, or as an array a column where there are bodies. Values are always bound.
+-- What is to be written was decided in moves.py, from rows that were read, and locked, in the same transaction.
+-- Jobs are locked in the order of their ids, with NO KEY UPDATE, which lets rows of other tables refer to them.
+
+-- name: job
+-- The columns of a JobRow, in its order.
+jobs.id, jobs.pipeline, jobs.batch, jobs.job_id, jobs.model, jobs.state, jobs.came_from, jobs.error_class, jobs.reason,
+jobs.kind, jobs.scope, jobs.fingerprint, jobs.calls, jobs.strikes, jobs.replays, jobs.not_before, jobs.place,
+jobs.caller, jobs.checker, jobs.accepted_at, jobs.started_at, jobs.parked_at, jobs.finished_at, jobs.owner_id,
+jobs.replay_id, jobs.trace_id, jobs.span_id, jobs.note, jobs.payload_hash, jobs.revision, jobs.erased_at
+
+-- name: owner
+-- The columns of an OwnerRow, its facts first.
+owners.token, owners.role, owners.host, owners.boot_id, owners.pid_namespace, owners.pid, owners.process_start,
+owners.version, owners.id, owners.beat, owners.started_at, owners.beat_at, owners.ended_at, owners.lost_at
+
+
+-- ==== taking on ====
+
+-- name: last_place
+-- Behind this place a block of the line is this transaction's own.
+SELECT nextval('parked.places');
+
+-- name: accept
+-- Take jobs on: as pending, or started at once. They are stored in the order of their key, in which two transactions
+-- that take on the same jobs wait for each other, and numbered in the order in which they came.
+-- No row for a job: it is known already.
+WITH given AS MATERIALIZED (
+    SELECT nextval('parked.job_ids') AS id, item.*
+      FROM ROWS FROM (json_to_recordset(%(jobs)s::json) AS (
+               pipeline text, batch text, job_id text, model text, state text, calls bigint, place bigint, caller text,
+               checker text, accepted_at float8, started_at float8, owner_id bigint, trace_id text, span_id text,
+               payload_hash text
+           )) WITH ORDINALITY AS item
+), taken AS (
+    INSERT INTO parked.jobs (
+        id, pipeline, batch, job_id, model, state, calls, place, caller, checker, accepted_at, started_at, owner_id,
+        trace_id, span_id, payload_hash
+    )
+    SELECT id, pipeline, batch, job_id, model, state, calls, place, caller, checker, accepted_at, started_at, owner_id,
+           trace_id, span_id, decode(payload_hash, 'hex')
+      FROM given ORDER BY job_id COLLATE "C", pipeline COLLATE "C", batch COLLATE "C"
+    ON CONFLICT (job_id, pipeline, batch) DO NOTHING
+    RETURNING id
+)
+SELECT given.ordinality - 1, given.id FROM given JOIN taken ON taken.id = given.id;
+
+-- name: keep_payload
+-- Store what was accepted.
+INSERT INTO parked.payloads (job, revision, codec, key_id, body, stored_at)
+SELECT job, 0, codec, key_id, body, %(now)s
+  FROM unnest(%(jobs)s::bigint[], %(codecs)s::text[], %(key_ids)s::text[], %(bodies)s::bytea[])
+    AS given (job, codec, key_id, body);
+
+-- name: mend_payload
+-- Store the next revision of what jobs send: another payload, another model, or both.
+INSERT INTO parked.payloads (job, revision, model, codec, key_id, body, stored_at, note)
+SELECT was.job, was.revision + 1, coalesce(given.model, was.model), coalesce(given.codec, was.codec),
+       CASE WHEN given.codec IS NULL THEN was.key_id ELSE given.key_id END, coalesce(given.body, was.body), %(now)s,
+       given.note
+  FROM unnest(
+           %(jobs)s::bigint[], %(revisions)s::bigint[], %(models)s::text[], %(notes)s::text[], %(codecs)s::text[],
+           %(key_ids)s::text[], %(bodies)s::bytea[]
+       ) AS given (job, revision, model, note, codec, key_id, body)
+  JOIN parked.payloads AS was ON was.job = given.job AND was.revision = given.revision;
+
+-- name: mend_job
+-- Let parked jobs send their next revision.
+UPDATE parked.jobs SET revision = given.revision + 1
+  FROM unnest(%(jobs)s::bigint[], %(revisions)s::bigint[]) AS given (job, revision)
+ WHERE jobs.id = given.job AND jobs.state = 'parked' AND jobs.revision = given.revision;
+
+-- name: job_by_key
+-- The jobs of these pipelines, batches and job ids.
+-- No row for one: it was never accepted, or retention removed it.
+SELECT {job} FROM parked.jobs
+  JOIN unnest(%(job_ids)s::text[], %(pipelines)s::text[], %(batches)s::text[]) AS given (job_id, pipeline, batch)
+    ON jobs.job_id = given.job_id AND jobs.pipeline = given.pipeline AND jobs.batch = given.batch
+ ORDER BY jobs.id FOR NO KEY UPDATE OF jobs;
+
+-- name: called_elsewhere
+-- Note calls that no attempt tells of.
+UPDATE parked.jobs SET calls_elsewhere = calls_elsewhere + given.calls
+  FROM unnest(%(ids)s::bigint[], %(calls)s::bigint[]) AS given (id, calls)
+ WHERE jobs.id = given.id;
+
+
+-- ==== a job's course ====
+
+-- name: jobs_by_id
+-- The jobs of these ids.
+-- No row for an id: retention removed the job.
+SELECT {job} FROM parked.jobs WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id FOR NO KEY UPDATE;
+
+-- name: attempt
+-- How attempts stand.
+-- No row for one: there is none of that number.
+SELECT job, attempts.number, started_at, ended_at, answered, interrupted FROM parked.attempts
+  JOIN unnest(%(jobs)s::bigint[], %(numbers)s::bigint[]) AS given (job, number) USING (job, number);
+
+-- name: move_job
+-- Write jobs as they are after a move.
+-- No row for one: it is not in the state that the move started from; the transaction must not go on.
+UPDATE parked.jobs
+   SET state = given.state, came_from = given.came_from, error_class = given.error_class, reason = given.reason,
+       kind = given.kind, scope = given.scope, fingerprint = given.fingerprint, calls = given.calls,
+       strikes = given.strikes, replays = given.replays, not_before = given.not_before, place = given.place,
+       started_at = given.started_at, parked_at = given.parked_at, finished_at = given.finished_at,
+       owner_id = given.owner_id, replay_id = given.replay_id, trace_id = given.trace_id, span_id = given.span_id,
+       note = given.note
+  FROM json_to_recordset(%(jobs)s::json) AS given (
+           id bigint, was text, state text, came_from text, error_class text, reason text, kind text, scope text,
+           fingerprint text, calls bigint, strikes bigint, replays bigint, not_before float8, place bigint,
+           started_at float8, parked_at float8, finished_at float8, owner_id bigint, replay_id bigint, trace_id text,
+           span_id text, note text
+       )
+ WHERE jobs.id = given.id AND jobs.state = given.was
+RETURNING jobs.id;
+
+-- name: open_attempt
+-- Note that calls are about to be made.
+INSERT INTO parked.attempts (job, number, replay_id, owner_id, revision, started_at)
+SELECT job, number, replay_id, owner_id, revision, %(now)s
+  FROM unnest(
+           %(jobs)s::bigint[], %(numbers)s::bigint[], %(replay_ids)s::bigint[], %(owner_ids)s::bigint[],
+           %(revisions)s::bigint[]
+       ) AS given (job, number, replay_id, owner_id, revision);
+
+-- name: close_attempt
+-- Note how calls ended, or what is now known of some that were closed without their outcome.
+UPDATE parked.attempts
+   SET ended_at = given.now, strike = given.strike <> 0, answered = given.answered <> 0,
+       interrupted = given.interrupted <> 0, duration_s = given.duration_s, kind = given.kind, reason = given.reason,
+       scope = given.scope, status = given.status, rule = given.rule, fingerprint = given.fingerprint,
+       quota_id = given.quota_id, message = given.message, retry_after_s = given.retry_after_s,
+       tokens_in = given.tokens_in, tokens_out = given.tokens_out, response_id = given.response_id,
+       trace_id = given.trace_id, span_id = given.span_id
+  FROM json_to_recordset(%(attempts)s::json) AS given (
+           job bigint, number bigint, now float8, strike int, answered int, interrupted int, duration_s float8,
+           kind text, reason text, scope text, status bigint, rule text, fingerprint text, quota_id text, message text,
+           retry_after_s float8, tokens_in bigint, tokens_out bigint, response_id text, trace_id text, span_id text
+       )
+ WHERE attempts.job = given.job AND attempts.number = given.number;
+
+-- name: keep_answer
+-- Store answers.
+-- No row for one: there is one already, and the first stands.
+INSERT INTO parked.answers (job, attempt, codec, key_id, body, answered_at)
+SELECT job, attempt, codec, key_id, body, %(now)s
+  FROM unnest(
+           %(jobs)s::bigint[], %(attempts)s::bigint[], %(codecs)s::text[], %(key_ids)s::text[], %(bodies)s::bytea[]
+       ) AS given (job, attempt, codec, key_id, body)
+ON CONFLICT (job) DO NOTHING;
+
+-- name: lanes
+-- The lanes that hold pending jobs whose time has come. Each lane is found from the one before in one look-up.
+WITH RECURSIVE firsts AS (
+    (SELECT pipeline, caller, checker, model FROM parked.jobs WHERE state = 'pending'
+      ORDER BY pipeline, caller, checker, model LIMIT 1)
+    UNION ALL
+    SELECT next.* FROM firsts CROSS JOIN LATERAL (
+        SELECT jobs.pipeline, jobs.caller, jobs.checker, jobs.model FROM parked.jobs
+         WHERE state = 'pending'
+           AND (jobs.pipeline, jobs.caller, jobs.checker, jobs.model)
+             > (firsts.pipeline, firsts.caller, firsts.checker, firsts.model)
+         ORDER BY jobs.pipeline, jobs.caller, jobs.checker, jobs.model LIMIT 1
+    ) AS next
+)
+SELECT lane.pipeline, lane.caller, lane.checker, lane.model FROM firsts AS lane
+ WHERE EXISTS (
+    SELECT 1 FROM parked.jobs
+     WHERE state = 'pending' AND jobs.pipeline = lane.pipeline AND jobs.caller = lane.caller
+       AND jobs.checker = lane.checker AND jobs.model = lane.model
+       AND (jobs.not_before IS NULL OR jobs.not_before <= %(now)s)
+ );
+
+-- name: heads
+-- The first pending jobs of each lane whose time has come, in order of place, without those that another worker is just
+-- taking.
+SELECT head.* FROM unnest(%(pipelines)s::text[], %(callers)s::text[], %(checkers)s::text[], %(models)s::text[])
+    AS lane (pipeline, caller, checker, model)
+ CROSS JOIN LATERAL (
+    SELECT {job} FROM parked.jobs
+     WHERE state = 'pending' AND jobs.pipeline = lane.pipeline AND jobs.caller = lane.caller
+       AND jobs.checker = lane.checker AND jobs.model = lane.model
+       AND (jobs.not_before IS NULL OR jobs.not_before <= %(now)s)
+     ORDER BY jobs.place, jobs.id LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
+) AS head;
+
+-- name: payload
+-- What a job sends: its payload, or the mended one that stands for it.
+-- No row: no such job.
+SELECT codec, key_id, body FROM parked.payloads
+  JOIN parked.jobs ON jobs.id = payloads.job AND jobs.revision = payloads.revision
+ WHERE jobs.id = %(id)s;
+
+-- name: payloads
+-- The same for jobs by their ids.
+SELECT jobs.id, codec, key_id, body FROM parked.payloads
+  JOIN parked.jobs ON jobs.id = payloads.job AND jobs.revision = payloads.revision
+ WHERE jobs.id = ANY(%(ids)s::bigint[]);
+
+-- name: has_answer
+-- No row: no answer is stored for this job.
+SELECT 1 FROM parked.answers WHERE job = %(job)s;
+
+-- name: hand_out
+-- Note that answers were written out; the first time counts.
+UPDATE parked.answers SET handed_out_at = %(now)s WHERE job = ANY(%(jobs)s::bigint[]) AND handed_out_at IS NULL;
+
+
+-- name: erase_payloads
+-- Empty what jobs send, mended payloads too. The first says why.
+UPDATE parked.payloads
+   SET codec = %(codec)s, key_id = NULL, body = ''::bytea,
+       note = CASE payloads.revision WHEN 0 THEN given.why ELSE note END
+  FROM unnest(%(jobs)s::bigint[], %(whys)s::text[]) AS given (job, why)
+ WHERE payloads.job = given.job;
+
+-- name: erase_answer
+-- No row for a job: it has none.
+UPDATE parked.answers SET codec = %(codec)s, key_id = NULL, body = ''::bytea, delivery_fault = NULL
+ WHERE job = ANY(%(jobs)s::bigint[]);
+
+-- name: erase_messages
+UPDATE parked.attempts SET message = '' WHERE job = ANY(%(jobs)s::bigint[]);
+
+-- name: note_erasure
+UPDATE parked.jobs SET erased_at = coalesce(erased_at, %(now)s) WHERE id = ANY(%(jobs)s::bigint[]);
+
+-- name: texts
+-- Whether anything that erasing removes can still be read of a row of jobs.
+(
+    EXISTS (SELECT 1 FROM parked.payloads WHERE payloads.job = jobs.id AND payloads.codec <> 'erased')
+    OR EXISTS (SELECT 1 FROM parked.answers WHERE answers.job = jobs.id AND answers.codec <> 'erased')
+    OR EXISTS (SELECT 1 FROM parked.attempts WHERE attempts.job = jobs.id AND attempts.message <> '')
+)
+
+-- name: has_texts
+-- No row: nothing of them is left.
+SELECT 1 FROM parked.jobs WHERE id = %(job)s AND {texts};
+
+-- name: erased_with_texts
+-- Jobs that were erased and got a text again.
+SELECT id FROM parked.jobs WHERE erased_at IS NOT NULL AND {texts};
+
+
+-- ==== counters ====
+
+-- name: counted_pairs
+-- What jobs count under: a pair of pipeline and model is let in with its first count.
+SELECT DISTINCT pipeline, model FROM parked.counters WHERE metric = 'jobs_accepted';
+
+-- name: count
+-- Add to label sets; each begins with its first move.
+INSERT INTO parked.counters (
+    metric, pipeline, model, a, b, slot, value, first_at, trace_id, span_id, example_value, example_at
+)
+SELECT metric, pipeline, model, a, b, %(slot)s, value, now, trace_id, span_id, example_value, example_at
+  FROM json_to_recordset(%(counters)s::json) AS given (
+           metric text, pipeline text, model text, a text, b text, value float8, now float8, trace_id text,
+           span_id text, example_value float8, example_at float8
+       )
+ ORDER BY metric COLLATE "C", pipeline COLLATE "C", model COLLATE "C", a COLLATE "C", b COLLATE "C"
+ON CONFLICT (metric, pipeline, model, a, b, slot) DO UPDATE
+   SET value = counters.value + excluded.value, trace_id = coalesce(excluded.trace_id, counters.trace_id),
+       span_id = coalesce(excluded.span_id, counters.span_id),
+       example_value = coalesce(excluded.example_value, counters.example_value),
+       example_at = coalesce(excluded.example_at, counters.example_at);
+
+-- name: set_gauge
+-- Set label sets; the latest commit wins.
+INSERT INTO parked.counters (metric, pipeline, model, a, b, slot, value, first_at)
+SELECT metric, pipeline, model, a, b, %(slot)s, value, now
+  FROM json_to_recordset(%(counters)s::json) AS given (
+           metric text, pipeline text, model text, a text, b text, value float8, now float8
+       )
+ ORDER BY metric COLLATE "C", pipeline COLLATE "C", model COLLATE "C", a COLLATE "C", b COLLATE "C"
+ON CONFLICT (metric, pipeline, model, a, b, slot) DO UPDATE SET value = excluded.value;
+
+
+-- ==== owners, replays, leases, marks ====
+
+-- name: register
+-- Enter a process as an owner.
+INSERT INTO parked.owners (
+    token, role, host, boot_id, pid_namespace, pid, process_start, version, started_at, beat_at
+) VALUES (
+    %(token)s, %(role)s, %(host)s, %(boot_id)s, %(pid_namespace)s, %(pid)s, %(process_start)s, %(version)s, %(now)s,
+    %(now)s
+) RETURNING id;
+
+-- name: beat
+-- Raise an owner's beat.
+-- No row: it has ended, or was declared lost.
+UPDATE parked.owners SET beat = beat + 1, beat_at = %(now)s WHERE id = %(id)s AND ended_at IS NULL AND lost_at IS NULL
+RETURNING id;
+
+-- name: owners_alive
+-- All owners that are neither ended nor lost.
+SELECT {owner} FROM parked.owners WHERE ended_at IS NULL AND lost_at IS NULL;
+
+-- name: owner_alive
+-- Locked, so that nobody declares it lost before this transaction has given it a job: who does waits, and finds that job.
+-- No row: this owner has ended or was declared lost.
+SELECT 1 FROM parked.owners WHERE id = %(id)s AND ended_at IS NULL AND lost_at IS NULL FOR SHARE;
+
+-- name: owners
+-- All owners ever, in the order of their coming.
+SELECT {owner} FROM parked.owners ORDER BY id;
+
+-- name: lose
+-- Declare an owner lost.
+-- No row: its beat moved since it was seen to stand still, or it has ended, or it is lost already.
+UPDATE parked.owners SET lost_at = %(now)s
+ WHERE id = %(id)s AND beat = %(beat)s AND ended_at IS NULL AND lost_at IS NULL
+RETURNING id;
+
+-- name: leave
+-- An owner ends in order.
+-- No row: it has ended already, or was declared lost.
+UPDATE parked.owners SET ended_at = %(now)s WHERE id = %(id)s AND ended_at IS NULL AND lost_at IS NULL
+RETURNING id;
+
+-- name: held_by
+-- The jobs that an owner holds.
+SELECT {job} FROM parked.jobs WHERE owner_id = %(owner_id)s ORDER BY id FOR NO KEY UPDATE;
+
+-- name: open_attempts_of
+-- The attempts that an owner left open, of whatever job. Both are locked: an answer may be just coming in.
+SELECT attempts.job, attempts.number, attempts.started_at, attempts.ended_at, attempts.answered, attempts.interrupted
+  FROM parked.attempts JOIN parked.jobs ON jobs.id = attempts.job
+ WHERE attempts.owner_id = %(owner_id)s AND attempts.ended_at IS NULL
+ ORDER BY jobs.id FOR NO KEY UPDATE OF jobs, attempts;
+
+-- name: open_replay
+-- Enter a replay.
+INSERT INTO parked.replays (name, who, filters, trigger, started_at)
+VALUES (%(name)s, %(who)s, %(filters)s, %(trigger)s, %(now)s) RETURNING id;
+
+-- name: close_replay
+-- Note what a replay came to.
+UPDATE parked.replays
+   SET recovered = %(recovered)s, parked_again = %(parked_again)s, released = %(released)s, ended_at = %(now)s
+ WHERE id = %(id)s;
+
+-- name: trigger
+-- What set off a replay.
+SELECT trigger FROM parked.replays WHERE id = %(id)s;
+
+-- name: take_lease
+-- Take or renew the lease of a task.
+-- No row: another owner that lives holds it.
+INSERT INTO parked.leases (task, owner_id, taken_at) VALUES (%(task)s, %(owner_id)s, %(now)s)
+ON CONFLICT (task) DO UPDATE SET owner_id = excluded.owner_id, taken_at = excluded.taken_at
+ WHERE leases.owner_id = excluded.owner_id
+    OR leases.taken_at <= %(now)s - %(ttl_s)s::float8
+    OR NOT EXISTS (
+        SELECT 1 FROM parked.owners WHERE id = leases.owner_id AND ended_at IS NULL AND lost_at IS NULL
+    )
+RETURNING task;
+
+-- name: set_mark
+-- Keep a fact by name.
+INSERT INTO parked.marks (name, value, set_at) VALUES (%(name)s, %(value)s, %(now)s)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value, set_at = excluded.set_at;
+
+
+-- ==== the schema ====
+
+-- name: tables
+-- What stands in the schema `parked`: a ledger, or something of another program. Needs no right to it.
+SELECT relname FROM pg_catalog.pg_class JOIN pg_catalog.pg_namespace ON pg_namespace.oid = relnamespace
+ WHERE nspname = 'parked' AND relkind IN ('r', 'p') ORDER BY relname <> 'schema_version' LIMIT 3;
+
+-- name: applied_steps
+-- The migrations that ran, and whether each was additive.
+SELECT number, additive FROM parked.schema_version;
+
+-- name: note_step
+-- Note that a migration ran.
+INSERT INTO parked.schema_version (number, additive, title, applied_at, applied_by)
+VALUES (%(number)s, %(additive)s, %(title)s, %(now)s, %(by)s);
+
+-- name: name_ledger
+-- Give a new ledger its word.
+INSERT INTO parked.ledger (one, name, created_at) VALUES (1, %(name)s, %(now)s);
+
+-- name: users
+-- Who uses the ledger just now.
+SELECT host, pid, version FROM parked.owners WHERE ended_at IS NULL AND lost_at IS NULL ORDER BY id;
+
+
+-- ==== asking ====
+
+-- name: ledger_name
+SELECT name FROM parked.ledger;
+
+-- name: select_jobs
+SELECT {job} FROM parked.jobs
+
+-- name: count_jobs
+SELECT count(*) FROM parked.jobs
+
+-- name: where_state
+state = %(state)s
+
+-- name: where_parked
+-- Spelled out, so that the indexes on parked jobs serve.
+state = 'parked'
+
+-- name: where_states
+state = ANY(%(states)s::text[])
+
+-- name: where_pipeline
+pipeline = %(pipeline)s
+
+-- name: where_batch
+batch = %(batch)s
+
+-- name: where_model
+jobs.model = %(model)s
+
+-- name: where_error_class
+error_class = %(error_class)s
+
+-- name: where_error_class_like
+error_class LIKE %(error_class)s ESCAPE '\'
+
+-- name: where_reason
+reason = %(reason)s
+
+-- name: where_fingerprint
+fingerprint = %(fingerprint)s
+
+-- name: where_job_ids
+job_id = ANY(%(job_ids)s::text[])
+
+-- name: where_job_id
+job_id = %(job_id)s
+
+-- name: where_since_parked
+parked_at >= %(since)s
+
+-- name: where_until_parked
+parked_at < %(until)s
+
+-- name: where_since_accepted
+accepted_at >= %(since)s
+
+-- name: where_until_accepted
+accepted_at < %(until)s
+
+-- name: where_since_answered
+answered_at >= %(since)s
+
+-- name: where_until_answered
+answered_at < %(until)s
+
+-- name: where_new
+handed_out_at IS NULL
+
+-- name: where_kept
+answers.codec <> 'erased'
+
+-- name: where_answered
+state IN ('succeeded', 'recovered')
+
+-- name: by_place
+ORDER BY place, jobs.id
+
+-- name: by_parking
+ORDER BY parked_at DESC, jobs.id DESC
+
+-- name: by_acceptance
+-- Ids grow as jobs are accepted.
+ORDER BY jobs.id DESC
+
+-- name: by_answer
+ORDER BY answered_at, jobs.id
+
+-- name: limit
+LIMIT %(limit)s
+
+-- name: select_causes
+-- Parked jobs that share a fingerprint, those apart that were erased; and the latest of them as an example.
+SELECT fingerprint, error_class, reason, erased_at IS NOT NULL, count(*), min(parked_at), max(parked_at), max(id)
+  FROM parked.jobs
+
+-- name: by_cause
+GROUP BY fingerprint, error_class, reason, erased_at IS NOT NULL ORDER BY count(*) DESC, max(parked_at) DESC
+
+-- name: select_answers
+SELECT {job}, answers.codec, answers.key_id, answers.body, answers.answered_at, answers.handed_out_at
+  FROM parked.answers JOIN parked.jobs ON jobs.id = answers.job
+
+-- name: where_id
+jobs.id = %(id)s
+
+-- name: jobs_with_payloads
+-- Jobs by their ids, in order of place, and what each sends.
+SELECT {job}, payloads.codec, payloads.key_id, payloads.body, payloads.model
+  FROM parked.jobs JOIN parked.payloads ON payloads.job = jobs.id AND payloads.revision = jobs.revision
+ WHERE jobs.id = ANY(%(ids)s::bigint[]) ORDER BY jobs.place, jobs.id;
+
+-- name: answer_bodies
+-- The answers of jobs by their ids.
+-- No row: that job has none, or it was erased.
+SELECT job, codec, key_id, body FROM parked.answers WHERE job = ANY(%(ids)s::bigint[]) AND {where_kept};
+
+-- name: identities
+-- By which payload the known ones of these job ids go.
+SELECT job_id, payload_hash FROM parked.jobs
+ WHERE pipeline = %(pipeline)s AND batch = %(batch)s AND job_id = ANY(%(job_ids)s::text[]);
+
+-- name: erasure
+-- No row: its texts were not erased.
+SELECT erased_at, payloads.note FROM parked.jobs JOIN parked.payloads ON payloads.job = jobs.id AND payloads.revision = 0
+ WHERE jobs.id = %(id)s AND erased_at IS NOT NULL;
+
+-- name: attempts
+-- A job's attempts in order, as AttemptRow.
+SELECT number, replay_id, owner_id, strike, started_at, ended_at, duration_s, answered, interrupted, kind, reason, scope,
+       status, rule, fingerprint, quota_id, message, retry_after_s, tokens_in, tokens_out, response_id, trace_id, span_id,
+       attempts.revision, payloads.model
+  FROM parked.attempts
+  LEFT JOIN parked.payloads ON payloads.job = attempts.job AND payloads.revision = attempts.revision
+ WHERE attempts.job = %(id)s ORDER BY number;
+
+-- name: select_counters
+-- Label sets as CounterRow, over all slots: what is counted is the sum, what is set by the latest commit the greatest,
+-- since those are times. An example is that of the slot which moved last.
+SELECT metric, pipeline, model, a, b, CASE WHEN metric = ANY(%(latest)s::text[]) THEN max(value) ELSE sum(value) END,
+       min(first_at), (array_agg(trace_id ORDER BY example_at DESC NULLS LAST))[1],
+       (array_agg(span_id ORDER BY example_at DESC NULLS LAST))[1],
+       (array_agg(example_value ORDER BY example_at DESC NULLS LAST))[1], max(example_at)
+  FROM parked.counters
+
+-- name: where_metrics
+metric = ANY(%(metrics)s::text[])
+
+-- name: by_label_set
+GROUP BY metric, pipeline, model, a, b
+
+-- name: oldest_parked
+-- The first of each pipeline and class in the order of an index, each found from the one before in one look-up.
+WITH RECURSIVE firsts AS (
+    (SELECT pipeline, error_class, parked_at FROM parked.jobs WHERE state = 'parked'
+      ORDER BY pipeline, error_class, parked_at LIMIT 1)
+    UNION ALL
+    SELECT next.* FROM firsts CROSS JOIN LATERAL (
+        SELECT jobs.pipeline, jobs.error_class, jobs.parked_at FROM parked.jobs
+         WHERE state = 'parked' AND (jobs.pipeline, jobs.error_class) > (firsts.pipeline, firsts.error_class)
+         ORDER BY jobs.pipeline, jobs.error_class, jobs.parked_at LIMIT 1
+    ) AS next
+)
+SELECT pipeline, error_class, parked_at FROM firsts;
+
+-- name: oldest_pending
+WITH RECURSIVE firsts AS (
+    (SELECT pipeline, accepted_at FROM parked.jobs WHERE state = 'pending' ORDER BY pipeline, accepted_at LIMIT 1)
+    UNION ALL
+    SELECT next.* FROM firsts CROSS JOIN LATERAL (
+        SELECT jobs.pipeline, jobs.accepted_at FROM parked.jobs
+         WHERE state = 'pending' AND jobs.pipeline > firsts.pipeline
+         ORDER BY jobs.pipeline, jobs.accepted_at LIMIT 1
+    ) AS next
+)
+SELECT pipeline, '', accepted_at FROM firsts;
+
+-- name: oldest_running
+WITH RECURSIVE firsts AS (
+    (SELECT pipeline, started_at FROM parked.jobs WHERE state = 'running' ORDER BY pipeline, started_at LIMIT 1)
+    UNION ALL
+    SELECT next.* FROM firsts CROSS JOIN LATERAL (
+        SELECT jobs.pipeline, jobs.started_at FROM parked.jobs
+         WHERE state = 'running' AND jobs.pipeline > firsts.pipeline
+         ORDER BY jobs.pipeline, jobs.started_at LIMIT 1
+    ) AS next
+)
+SELECT pipeline, '', started_at FROM firsts;
+
+-- name: states
+-- Rows by pipeline and state, over a covering index.
+SELECT pipeline, state, count(*) FROM parked.jobs GROUP BY pipeline, state;
+
+-- name: parked_rows
+-- Parked rows by the labels of the gauge `parked_now`.
+SELECT pipeline, model, error_class, reason, count(*) FROM parked.jobs WHERE state = 'parked'
+ GROUP BY pipeline, model, error_class, reason;
+
+-- name: mark
+-- No row: it was never set.
+SELECT value FROM parked.marks WHERE name = %(name)s;
+
+-- name: leases
+SELECT task, owner_id FROM parked.leases;
+
+
+-- ==== the audit, row by row: each statement gives the pipeline and job id of rows that can't be ====
+
+-- name: audit_held_without_owner
+SELECT pipeline, job_id FROM parked.jobs WHERE state IN ('running', 'replaying') AND NOT EXISTS (
+    SELECT 1 FROM parked.owners WHERE owners.id = jobs.owner_id AND ended_at IS NULL AND lost_at IS NULL
+);
+
+-- name: audit_owned_but_not_held
+SELECT pipeline, job_id FROM parked.jobs WHERE owner_id IS NOT NULL AND state NOT IN ('running', 'replaying');
+
+-- name: audit_replaying_without_replay
+SELECT pipeline, job_id FROM parked.jobs WHERE (state = 'replaying') <> (replay_id IS NOT NULL);
+
+-- name: audit_answered_without_answer
+SELECT pipeline, job_id FROM parked.jobs
+ WHERE state IN ('succeeded', 'recovered') AND NOT EXISTS (SELECT 1 FROM parked.answers WHERE answers.job = jobs.id);
+
+-- name: audit_unanswered_with_answer
+-- A discarded job may have one: it came late, and what was paid for is kept.
+SELECT pipeline, job_id FROM parked.jobs JOIN parked.answers ON answers.job = jobs.id
+ WHERE state IN ('pending', 'running', 'parked', 'replaying');
+
+-- name: audit_without_payload
+SELECT pipeline, job_id FROM parked.jobs
+ WHERE NOT EXISTS (SELECT 1 FROM parked.payloads WHERE payloads.job = jobs.id AND payloads.revision = jobs.revision);
+
+-- name: audit_erased_with_texts
+SELECT pipeline, job_id FROM parked.jobs WHERE erased_at IS NOT NULL AND {texts};
+
+-- name: audit_parked_without_class
+SELECT pipeline, job_id FROM parked.jobs
+ WHERE state IN ('parked', 'replaying') AND (error_class IS NULL OR reason IS NULL OR parked_at IS NULL);
+
+-- name: audit_discarded_without_origin
+SELECT pipeline, job_id FROM parked.jobs WHERE (state = 'discarded') <> (came_from IS NOT NULL);
+
+-- name: audit_calls_and_attempts
+SELECT pipeline, job_id FROM parked.jobs
+ WHERE calls <> calls_elsewhere + (SELECT count(*) FROM parked.attempts WHERE job = jobs.id)
+    OR calls <> (SELECT coalesce(max(number), 0) FROM parked.attempts WHERE job = jobs.id);
+
+-- name: audit_open_attempt_of_nobody
+SELECT pipeline, job_id FROM parked.attempts JOIN parked.jobs ON jobs.id = attempts.job
+ WHERE attempts.ended_at IS NULL AND NOT EXISTS (
+    SELECT 1 FROM parked.owners WHERE owners.id = attempts.owner_id AND owners.ended_at IS NULL AND owners.lost_at IS NULL
+);
