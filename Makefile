@@ -38,6 +38,7 @@ bench: $(VENV)/installed
 	@$(BIN)/python bench/import_time.py
 	@$(BIN)/python bench/overhead.py
 	@$(BIN)/python bench/memory.py
+	@$(BIN)/python bench/judging.py
 
 constraints: $(VENV)/installed
 	@$(PYTHON) -m venv --clear $(VENV)/fresh

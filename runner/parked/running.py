@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, assert_never
@@ -191,7 +192,7 @@ class Running:
         return decode(stored.body) if stored else None
 
 
-class BaseRunner:
+class BaseRunner(ABC):
     """What `Runner` and `AsyncRunner` are made with.
 
     `call_model` is any `(payload, model) -> answer`, or `parked.Gemini(client)`. `check` judges an answer that is
@@ -227,9 +228,9 @@ class BaseRunner:
         )
         self._set_up()
 
+    @abstractmethod
     def _set_up(self) -> None:
         """What a kind of runner keeps besides."""
-        raise NotImplementedError
 
 
 def _policy_of_environment() -> Policy:

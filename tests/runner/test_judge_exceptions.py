@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from http import HTTPStatus
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,8 +22,8 @@ from parked.protobuf import details_in_text
 from parked.verdict import Reason, Scope, Verdict
 
 # Their types aren't known to mypy.
-rpc = pytest.importorskip("google.rpc.error_details_pb2")
-Duration = pytest.importorskip("google.protobuf.duration_pb2").Duration
+rpc = import_module("google.rpc.error_details_pb2")
+Duration = import_module("google.protobuf.duration_pb2").Duration
 
 PER_DAY = "GenerateRequestsPerDayPerProjectPerModel-FreeTier"
 BLOCK = '[reason: "API_KEY_INVALID"\ndomain: "googleapis.com"\nmetadata {\n  key: "service"\n  value: "x"\n}\n]'
