@@ -38,18 +38,25 @@ class LoopChannel:
         self._ledger = ledger
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[Ticket, asyncio.Future[Any]] = {}
+        self._look_is_due = False
 
     def send(self, operation: op.Operation) -> asyncio.Future[Any]:
-        future = self._loop.create_future()
-        self._waiting[self._ledger.submit(operation, self)] = future
-        return future
+        return self.send_many((operation,))[0]
 
     def send_many(self, operations: Iterable[op.Operation]) -> list[asyncio.Future[Any]]:
         futures = []
-        for ticket in self._ledger.submit_many(list(operations), self):
+        for ticket in self._ledger.submit_many(list(operations), self, look=False):
             future = self._waiting[ticket] = self._loop.create_future()
             futures.append(future)
+        if not self._look_is_due:
+            # Two turns of the loop later: what answers of this turn lead to, the next claim, then shares their commit.
+            self._look_is_due = True
+            self._loop.call_soon(self._loop.call_soon, self._look)
         return futures
+
+    def _look(self) -> None:
+        self._look_is_due = False
+        self._ledger.look()
 
     def deliver(self, tickets: list[Ticket]) -> None:
         """Called by the writer's thread. A loop that has ended waits for nothing any more."""

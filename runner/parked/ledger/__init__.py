@@ -131,8 +131,15 @@ class Ledger:
         """Hand an operation in without waiting. A channel is told when it is done, else `Ticket.wait`."""
         return self._writer.submit(operation, channel)
 
-    def submit_many(self, operations: Iterable[Operation], channel: Channel | None = None) -> list[Ticket]:
-        return self._writer.submit_many(operations, channel)
+    def submit_many(
+        self, operations: Iterable[Operation], channel: Channel | None = None, *, look: bool = True
+    ) -> list[Ticket]:
+        """Hand operations in without waiting. Without `look` they lie there until `look` is called, or more comes."""
+        return self._writer.submit_many(operations, channel, look=look)
+
+    def look(self) -> None:
+        """Have what was handed in applied."""
+        self._writer.look()
 
     def scrub(self) -> bool:
         """Rewrite the ledger, so that no copy of what was erased is left in its files; writers wait meanwhile.

@@ -6,13 +6,14 @@ about the same job; the writer sees to that.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from parked.errors import JobConflict, OwnerLost, TransitionError
-from parked.job import HELD, State
+from parked.job import State
 from parked.ledger import moves
 from parked.ledger import operations as op
 from parked.ledger.codec import Body
@@ -23,6 +24,8 @@ from parked.ledger.operations import JobRow, Lane
 from parked.ledger.turns import next_turns
 
 SET_BY_THE_LATEST: Final = frozenset({Metric.LAST_ACCEPTED, Metric.LAST_SUCCESS, Metric.LAST_PARKED})
+# How long a store goes by the lanes that it saw. A job in a new one has to start within a second.
+LANES_SEEN_S: Final = 0.25
 
 
 LabelSet = tuple[Metric, str, str, str, str]  # the first five fields of a Move: the key of a counter
@@ -43,8 +46,8 @@ class Tally:
             key = move[:5]
             if move.metric in SET_BY_THE_LATEST:
                 self.values[key] = move.value
-            else:
-                self.values[key] = self.values.get(key, 0) + move.value
+                continue
+            self.values[key] = self.values.get(key, 0) + move.value
             if move.trace_id is not None:
                 self.examples[key] = move
 
@@ -77,6 +80,8 @@ class Books(ABC):
         self.tally = Tally()
         self.labels = Labels()  # as far as they are known; a store forgets them when it rolls back
         self._triggers: dict[int, str] = {}
+        self._lanes: list[Lane] = []
+        self._lanes_seen_at = -math.inf  # by `now`
 
     # --- taking on ---
 
@@ -157,17 +162,14 @@ class Books(ABC):
     def start(self, rows: Sequence[op.Start]) -> list[op.Started | op.Held | Exception]:
         # Owners before jobs, as whoever declares one lost: else the two might wait for each other.
         alive = {owner_id: self.owner_alive(owner_id) for owner_id in sorted({row.owner_id for row in rows})}
-        jobs = self.jobs_by_id([row.id for row in rows])
-        continued = {job.id: job.calls for job in jobs.values() if job.state in HELD}
-        attempts = self.attempts_by_number(continued.items())
+        jobs = self.jobs_with_attempts([(row.id, None) for row in rows])
         results: list[op.Started | op.Held | Exception] = []
         changes: list[Change] = []
         for row in rows:
-            job = jobs.get(row.id)
-            if job is None:
+            if row.id not in jobs:
                 results.append(op.Held(None))
                 continue
-            last = attempts.get(job.id)
+            job, last = jobs[row.id]
             change = moves.started(
                 job,
                 owner_id=row.owner_id,
@@ -193,13 +195,7 @@ class Books(ABC):
     def _claim(self, row: op.Claim) -> op.Claimed | Exception:
         if not self.owner_alive(row.owner_id):
             return OwnerLost(row.owner_id)
-        waiting = [lane for lane in self.lanes() if row.pipeline in (None, lane.pipeline)]
-        meant = [
-            lane
-            for lane in waiting
-            if lane.model not in row.closed and (row.served is None or lane.called in row.served)
-        ]
-        heads = self.heads(meant, row.limit) if meant else []
+        heads, left = self._heads_for(row)
         changes = [
             change
             for job in next_turns(heads, limit=row.limit, in_hand=dict(row.in_hand), after=row.after)
@@ -208,27 +204,50 @@ class Books(ABC):
         claimed = self._write(changes)
         payloads = self.payloads([job.id for job in claimed])
         started = [op.Started(job, job.calls, payloads[job.id]) for job in claimed]
-        return op.Claimed(started, tuple(lane for lane in waiting if lane not in meant))
+        return op.Claimed(started, tuple(left))
+
+    def _heads_for(self, row: op.Claim) -> tuple[list[JobRow], list[Lane]]:
+        """The jobs to choose from, and the lanes of jobs that the claim isn't for.
+
+        The lanes that were seen a moment ago do, as long as they give enough.
+        """
+        if 0 <= self.now - self._lanes_seen_at < LANES_SEEN_S:
+            heads, left = self._heads_of(self._lanes, row)
+            if len(heads) >= row.limit:  # of each lane
+                return heads, left
+        self._lanes, self._lanes_seen_at = self.lanes(), self.now
+        return self._heads_of(self._lanes, row)
+
+    def _heads_of(self, lanes: Sequence[Lane], row: op.Claim) -> tuple[list[JobRow], list[Lane]]:
+        waiting = [lane for lane in lanes if row.pipeline in (None, lane.pipeline)]
+        meant = [
+            lane
+            for lane in waiting
+            if lane.model not in row.closed and (row.served is None or lane.called in row.served)
+        ]
+        return self.heads(meant, row.limit) if meant else [], [lane for lane in waiting if lane not in meant]
 
     def finish(self, rows: Sequence[op.Answer | op.Park]) -> list[JobRow | Exception]:
-        def decide(job: JobRow, row: op.Answer | op.Park, attempt: AttemptState | None) -> Change:
+        def decide(row: op.Answer | op.Park, job: JobRow, attempt: AttemptState | None) -> Change:
             trigger = self._trigger(job)
             if isinstance(row, op.Answer):
                 return moves.answered(job, row, attempt, trigger=trigger, now=self.now)
             return moves.parked(job, row, attempt, trigger=trigger, now=self.now)
 
-        jobs, attempts = self._jobs_and_attempts([(row.id, row.attempt) for row in rows])
-        return list(self._write([decide(jobs[row.id], row, attempts.get(row.id)) for row in rows]))
+        jobs = self._attempted(rows)
+        return list(self._write([decide(row, *jobs[row.id]) for row in rows]))
 
     def retried(self, rows: Sequence[op.Retried]) -> list[JobRow | Exception]:
-        jobs, attempts = self._jobs_and_attempts([(row.id, row.attempt) for row in rows])
-        changes = [moves.retried(jobs[row.id], row, attempts.get(row.id), now=self.now) for row in rows]
+        jobs = self._attempted(rows)
+        changes = [moves.retried(job, row, attempt, now=self.now) for row in rows for job, attempt in [jobs[row.id]]]
         return list(self._write(changes))
 
     def release(self, rows: Sequence[op.Release]) -> list[JobRow | Exception]:
-        jobs, attempts = self._jobs_and_attempts([(row.id, row.attempt) for row in rows])
+        jobs = self._attempted(rows)
         changes = [
-            moves.released(jobs[row.id], row, attempts.get(row.id), trigger=self._trigger(jobs[row.id])) for row in rows
+            moves.released(job, row, attempt, trigger=self._trigger(job))
+            for row in rows
+            for job, attempt in [jobs[row.id]]
         ]
         return list(self._write(changes))
 
@@ -283,40 +302,32 @@ class Books(ABC):
             tally.values.setdefault((Metric.JOBS_ACCEPTED, *pair, "", ""), 0)
         return tally
 
-    def counter_rows(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """The rows for `count` and for `set_gauge`, each in the order of the key.
-
-        So that no two writers wait for each other in a circle.
-        """
+    def counter_rows(self) -> list[dict[str, Any]]:
+        """The rows for `count`, in the order of the key: so that no two writers wait for each other in a circle."""
         tally = self.counted()
-        added: list[dict[str, Any]] = []
-        placed: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = []
         for key, value in sorted(tally.values.items()):
             metric, pipeline, model, a, b = key
-            values = {
-                "metric": metric, "pipeline": pipeline, "model": model, "a": a, "b": b, "value": value, "now": self.now
+            row = {
+                "metric": metric, "pipeline": pipeline, "model": model, "a": a, "b": b, "value": value, "now": self.now,
+                "trace_id": None, "span_id": None, "example_value": None, "example_at": None,
             }  # fmt: skip
-            if metric in SET_BY_THE_LATEST:
-                placed.append(values)
-                continue
-            move = tally.examples.get(key)
-            if move is None:
-                values |= {"trace_id": None, "span_id": None, "example_value": None, "example_at": None}
-            else:
-                shown = move.value if move.example is None else move.example
-                values |= {
-                    "trace_id": move.trace_id, "span_id": move.span_id, "example_value": shown, "example_at": self.now
+            if (move := tally.examples.get(key)) is not None:
+                row |= {
+                    "trace_id": move.trace_id, "span_id": move.span_id, "example_at": self.now,
+                    "example_value": move.value if move.example is None else move.example,
                 }  # fmt: skip
-            added.append(values)
-        return added, placed
+            rows.append(row)
+        return rows
 
     # --- lost owners ---
 
     def orphan_jobs_of(self, owner_id: int) -> list[JobRow]:
         """Park what an owner holds, and close what else it left open. Return the jobs that were parked."""
-        held = self.held_by(owner_id)
-        last = self.attempts_by_number([(job.id, job.calls) for job in held])
-        changes = [moves.orphaned(job, last.get(job.id), trigger=self._trigger(job), now=self.now) for job in held]
+        held = self.jobs_with_attempts([(id, None) for id in self.held_by(owner_id)])
+        changes = [
+            moves.orphaned(job, attempt, trigger=self._trigger(job), now=self.now) for job, attempt in held.values()
+        ]
         parked = self._write(changes)
         left = self.open_attempts_of(owner_id)
         jobs = self.jobs_by_id([job for job, _ in left])
@@ -325,13 +336,14 @@ class Books(ABC):
 
     # --- parts ---
 
-    def _jobs_and_attempts(
-        self, pairs: Sequence[tuple[int, int | None]]
-    ) -> tuple[dict[int, JobRow], dict[int, AttemptState]]:
-        """The rows of these jobs, and of these attempts of theirs (None: the last one), by the job's id."""
-        jobs = self._existing([id for id, _ in pairs])
-        numbers = ((id, jobs[id].calls if number is None else number) for id, number in pairs)
-        return jobs, self.attempts_by_number(numbers)
+    def _attempted(
+        self, rows: Sequence[op.Answer | op.Park | op.Retried | op.Release]
+    ) -> dict[int, tuple[JobRow, AttemptState | None]]:
+        """The jobs that these are about, each with the attempt that is meant."""
+        jobs = self.jobs_with_attempts([(row.id, row.attempt) for row in rows])
+        if len(jobs) < len(rows):
+            raise TransitionError(State.FORGOTTEN, "any")
+        return jobs
 
     def _existing(self, ids: Sequence[int]) -> dict[int, JobRow]:
         jobs = self.jobs_by_id(ids)
@@ -385,8 +397,10 @@ class Books(ABC):
         """The rows, locked for this transaction."""
 
     @abstractmethod
-    def attempts_by_number(self, pairs: Iterable[tuple[int, int]]) -> dict[int, AttemptState]:
-        """One attempt a job, (job, number) each, by the job's id."""
+    def jobs_with_attempts(
+        self, attempts: Sequence[tuple[int, int | None]]
+    ) -> dict[int, tuple[JobRow, AttemptState | None]]:
+        """The same, each with one of its attempts, if it has that: (job's id, number; None: the last)."""
 
     @abstractmethod
     def lanes(self) -> list[Lane]:
@@ -419,7 +433,8 @@ class Books(ABC):
         """The names of `jobs_accepted`, pipeline and model; until the commit no other transaction adds to them."""
 
     @abstractmethod
-    def held_by(self, owner_id: int) -> list[JobRow]: ...
+    def held_by(self, owner_id: int) -> list[int]:
+        """The ids of the jobs that it holds."""
 
     @abstractmethod
     def open_attempts_of(self, owner_id: int) -> list[tuple[int, AttemptState]]:

@@ -18,7 +18,7 @@ import psycopg
 
 from parked.errors import LedgerUnavailable
 from parked.ledger import operations as op
-from parked.ledger.books import Books
+from parked.ledger.books import SET_BY_THE_LATEST, Books
 from parked.ledger.codec import ERASED, Body
 from parked.ledger.labels import Labels
 from parked.ledger.migrations import Upgrade, Upgraded, bring_up_to_date, migrations
@@ -26,10 +26,11 @@ from parked.ledger.moves import AttemptState, Change
 from parked.ledger.operations import JobRow
 from parked.ledger.postgres_schema import PostgresSchema, begin
 from parked.ledger.postgres_scrubbing import scrub
-from parked.ledger.postgres_server import BEGIN_READING, PATIENCE_S, Server
+from parked.ledger.postgres_server import ANOTHER_SESSION, BEGIN_READING, PATIENCE_S, Server
 from parked.ledger.reading import SqlReader
 from parked.ledger.rows import attempt_state, closing_columns, job_row, owner_row
 from parked.ledger.statements import load
+from parked.ledger.store import Contended
 
 SQL: Final = load("postgres")
 
@@ -62,7 +63,7 @@ class PostgresStore(Books):
         super().__init__()
         self._server = server
         self._clock = clock
-        self._connection = server.connect()
+        self._connection = server.connect_to_write()
         self._transaction = ""  # its id
         self._slot = 0
         self._pipeline = ExitStack()
@@ -83,10 +84,8 @@ class PostgresStore(Books):
         self._moved.clear()
 
     def commit(self) -> None:
-        added, placed = self.counter_rows()
-        for name, rows in (("count", added), ("set_gauge", placed)):
-            if rows:
-                self._do(name, counters=json.dumps(rows), slot=self._slot)
+        if rows := self.counter_rows():
+            self._do("count", counters=json.dumps(rows), latest=list(SET_BY_THE_LATEST), slot=self._slot)
         self._check_moves()
         try:
             self._connection.execute(b"COMMIT")
@@ -109,7 +108,7 @@ class PostgresStore(Books):
         while time.monotonic() < deadline:
             try:
                 self._connection.close()
-                self._connection = self._server.connect()
+                self._connection = self._server.connect_to_write()
                 row = self._connection.execute(HAS_COMMITTED, [self._transaction]).fetchone()
             except (LedgerUnavailable, psycopg.OperationalError):
                 row = None
@@ -131,6 +130,9 @@ class PostgresStore(Books):
         self._connection.close()
 
     def explain(self, exc: Exception) -> Exception:
+        if isinstance(exc, psycopg.Error) and exc.sqlstate in ANOTHER_SESSION:
+            self._connection.prepare_threshold = None
+            return Contended(f"a pooler before {self._server.where} gave a transaction another session")
         return self._server.explain(exc)
 
     # --- the primitives of Books ---
@@ -169,12 +171,16 @@ class PostgresStore(Books):
     def jobs_by_id(self, ids: Sequence[int]) -> dict[int, JobRow]:
         return {job.id: job for job in self._jobs("jobs_by_id", ids=list(ids))} if ids else {}
 
-    def attempts_by_number(self, pairs: Iterable[tuple[int, int]]) -> dict[int, AttemptState]:
-        numbers = dict(pairs)
-        if not numbers:
+    def jobs_with_attempts(
+        self, attempts: Sequence[tuple[int, int | None]]
+    ) -> dict[int, tuple[JobRow, AttemptState | None]]:
+        if not attempts:
             return {}
-        rows = self._do("attempt", jobs=list(numbers), numbers=list(numbers.values()))
-        return {job: attempt_state(columns) for job, *columns in rows}
+        ids, numbers = map(list, zip(*attempts, strict=True))
+        jobs = self._jobs("jobs_by_id", ids=ids)
+        rows = self._do("attempt", ids=ids, numbers=numbers)
+        standing = {job: attempt_state(columns) for job, *columns in rows}
+        return {job.id: (job, standing.get(job.id)) for job in jobs}
 
     def lanes(self) -> list[op.Lane]:
         return [op.Lane._make(row) for row in self._do("lanes", now=self.now)]
@@ -221,8 +227,8 @@ class PostgresStore(Books):
     def has_texts(self, id: int) -> bool:
         return self._value("has_texts", job=id) is not None
 
-    def held_by(self, owner_id: int) -> list[JobRow]:
-        return list(self._jobs("held_by", owner_id=owner_id))
+    def held_by(self, owner_id: int) -> list[int]:
+        return [id for (id,) in self._do("held_by", owner_id=owner_id)]
 
     def open_attempts_of(self, owner_id: int) -> list[tuple[int, AttemptState]]:
         return [(job, attempt_state(columns)) for job, *columns in self._do("open_attempts_of", owner_id=owner_id)]
@@ -369,7 +375,7 @@ class PostgresReader(SqlReader):
         self._connection = server.connect()
         self._streams = count()
         try:
-            self._connection.execute(BEGIN_READING)
+            self._connection.execute(BEGIN_READING, prepare=False)
             super().__init__()
         except BaseException:
             self.close()

@@ -78,7 +78,7 @@ class PostgresSchema:
 
 def begin(connection: psycopg.Connection[tuple[Any, ...]]) -> tuple[float, str]:
     """Begin a transaction that writes; return the server's time (UTC epoch seconds) and the transaction's id."""
-    cursor = connection.execute(BEGIN)
+    cursor = connection.execute(BEGIN, prepare=False)
     while cursor.nextset():
         pass
     row = cursor.fetchone()

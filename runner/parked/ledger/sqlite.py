@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from parked.ledger import operations as op
-from parked.ledger.books import Books
+from parked.ledger.books import SET_BY_THE_LATEST, Books
 from parked.ledger.codec import ERASED, Body
 from parked.ledger.labels import Labels
 from parked.ledger.migrations import Upgrade, Upgraded, bring_up_to_date, migrations
@@ -81,9 +81,8 @@ class SqliteStore(Books):
         return explain(exc, self._path)
 
     def _write_counters(self) -> None:
-        added, placed = self.counter_rows()
-        self._connection.executemany(SQL["count"], added)
-        self._connection.executemany(SQL["set_gauge"], placed)
+        rows = ({**row, "latest": row["metric"] in SET_BY_THE_LATEST} for row in self.counter_rows())
+        self._connection.executemany(SQL["count"], rows)
 
     def _checkpoint_now_and_then(self) -> None:
         """Bring a long WAL back into the database file.
@@ -165,14 +164,13 @@ class SqliteStore(Books):
     def jobs_by_id(self, ids: Sequence[int]) -> dict[int, JobRow]:
         return {job.id: job for job in self._jobs(SQL["jobs_by_id"], {"ids": json.dumps(ids)})}
 
-    def attempts_by_number(self, pairs: Iterable[tuple[int, int]]) -> dict[int, AttemptState]:
-        found: dict[int, AttemptState] = {}
-        cursor = self._connection.cursor()
-        for job, number in pairs:
-            columns = cursor.execute(SQL["attempt"], {"job": job, "number": number}).fetchone()
-            if columns is not None:
-                found[job] = attempt_state(columns)
-        return found
+    def jobs_with_attempts(
+        self, attempts: Sequence[tuple[int, int | None]]
+    ) -> dict[int, tuple[JobRow, AttemptState | None]]:
+        jobs = self.jobs_by_id([id for id, _ in attempts])
+        rows = self._connection.execute(SQL["attempt"], {"attempts": json.dumps(attempts)})
+        standing = {job: attempt_state(columns) for job, *columns in rows}
+        return {id: (job, standing.get(id)) for id, job in jobs.items()}
 
     def lanes(self) -> list[Lane]:
         return [Lane._make(row) for row in self._connection.execute(SQL["lanes"], {"now": self.now})]
@@ -206,8 +204,8 @@ class SqliteStore(Books):
     def has_texts(self, id: int) -> bool:
         return self._value(SQL["has_texts"], {"job": id}) is not None
 
-    def held_by(self, owner_id: int) -> list[JobRow]:
-        return list(self._jobs(SQL["held_by"], {"owner_id": owner_id}))
+    def held_by(self, owner_id: int) -> list[int]:
+        return [id for (id,) in self._connection.execute(SQL["held_by"], {"owner_id": owner_id})]
 
     def open_attempts_of(self, owner_id: int) -> list[tuple[int, AttemptState]]:
         rows = self._connection.execute(SQL["open_attempts_of"], {"owner_id": owner_id})

@@ -126,8 +126,12 @@ class Writer:
     def submit(self, operation: Operation, channel: Channel | None = None) -> Ticket:
         return self.submit_many((operation,), channel)[0]
 
-    def submit_many(self, operations: Iterable[Operation], channel: Channel | None = None) -> list[Ticket]:
+    def submit_many(
+        self, operations: Iterable[Operation], channel: Channel | None = None, *, look: bool = True
+    ) -> list[Ticket]:
         """Hand operations in; they are applied in this order, where it matters.
+
+        Without `look` the thread isn't woken for them: whoever has more to hand in at once does it himself, by `look`.
 
         Raises:
             LedgerUnavailable: this ledger was closed.
@@ -140,7 +144,8 @@ class Writer:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="parked-ledger", daemon=True)
                 self._thread.start()
-        self.look()
+        if look:
+            self.look()
         return tickets
 
     def look(self) -> None:

@@ -38,6 +38,16 @@ def test_a_large_pipeline_keeps_a_small_one_waiting_for_one_turn(desk, claimed):
     assert claimed(6) == ["large-0", "small-0", "large-1", "small-1", "large-2", "large-3"]
 
 
+def test_a_new_pipeline_has_its_turn_within_a_second_of_its_first_job(desk, claimed, wall):
+    accept(desk, "large", 300)
+    assert claimed(2) == ["large-0", "large-1"]
+
+    accept(desk, "small", 1)
+    wall.now += 0.5
+
+    assert claimed(2) == ["large-2", "small-0"]
+
+
 def test_one_job_at_a_time_every_pipeline_has_its_turn(desk, claimed):
     for pipeline in ("a", "b", "c"):
         accept(desk, pipeline, 3)

@@ -7,7 +7,7 @@ import select
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from itertools import count
 from pathlib import Path
 
@@ -20,10 +20,10 @@ from parked.ledger import Ledger, codec, migrations, open_ledger, postgres_serve
 from parked.ledger import operations as op
 from parked.ledger.migrations import Migration, Upgrade, Upgraded
 from parked.ledger.postgres import SQL, PostgresStore
-from parked.ledger.postgres_schema import PostgresSchema
+from parked.ledger.postgres_schema import PostgresSchema, begin
 from parked.ledger.postgres_server import Server, check_server
 from parked.ledger.statements import load
-from parked.ledger.store import Filters
+from parked.ledger.store import Contended, Filters
 from servers import Postgres, wait_until
 
 WAIT_S = 30.0
@@ -572,6 +572,43 @@ def test_many_that_share_two_connections_of_a_pooler_claim_each_job_once(pooled_
         assert at_desk(ledgers[0]).imbalances() == []
 
 
+def prepared(connection: psycopg.Connection) -> int:
+    """How many statements are prepared in its session, once it has had the occasion."""
+    connection.execute("SELECT 1")
+    row = connection.execute("SELECT count(*) FROM pg_prepared_statements", prepare=False).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_statements_are_prepared_only_where_no_pooler_is_between(postgres_url, pooled_url):
+    with closing(Server.of(postgres_url).connect_to_write()) as direct:
+        assert prepared(direct) > 0
+    with closing(Server.of(pooled_url).connect_to_write()) as pooled:
+        assert prepared(pooled) == 0
+
+
+def test_a_session_that_was_changed_unnoticed_is_put_up_with(postgres_url):
+    """As by a pooler that tells the server's own process id."""
+    open_ledger(postgres_url).close()
+    with closing(PostgresStore(Server.of(postgres_url))) as store:
+
+        def accepted(job_id: str) -> bool:
+            store.begin()
+            (result,) = store.accept([accept(job_id)])
+            store.commit()
+            return result.created
+
+        assert accepted("a")
+        store._connection.pgconn.exec_(b"DEALLOCATE ALL")
+
+        with pytest.raises(psycopg.Error) as met:
+            accepted("b")
+        assert isinstance(store.explain(met.value), Contended)  # the writer tries it again
+        store.rollback()
+
+        assert accepted("b")
+
+
 # --- its statements ----------------------------------------------------------------------------------------------
 
 
@@ -587,8 +624,8 @@ def test_every_statement_that_is_used_exists():
 VALUES = {
     "now": 1.0, "limit": 10, "pipeline": "p1", "batch": "", "job_id": "j1", "id": 7, "owner_id": 1, "state": "running",
     "pipelines": ["p1"], "callers": [""], "checkers": [""], "models": ["m"], "job_ids": ["j1"], "batches": [""],
-    "ids": [1, 2], "error_class": "exhausted:503", "fingerprint": "f3", "since": 5.0, "until": 9.0, "model": "m",
-    "reason": "overloaded", "states": ["parked", "replaying"],
+    "ids": [1, 2], "numbers": [1, None], "error_class": "exhausted:503", "fingerprint": "f3", "since": 5.0,
+    "until": 9.0, "model": "m", "reason": "overloaded", "states": ["parked", "replaying"],
 }  # fmt: skip
 LISTING = "select_jobs where_parked"
 
@@ -647,6 +684,43 @@ def test_nothing_that_is_asked_often_scans_the_jobs(populated, question):
     plan = "\n".join(row[0] for row in populated.execute(f"EXPLAIN {sql}".encode(), VALUES))
 
     assert not re.search(r"Seq Scan on (jobs|payloads|attempts)", plan), plan
+
+
+@pytest.fixture(scope="module")
+def unknown(postgres: Postgres) -> Iterator[psycopg.Connection]:
+    """5,000 pending jobs that the planner knows nothing about: nobody has gathered statistics yet."""
+    postgres.run("DROP DATABASE IF EXISTS unknown", "CREATE DATABASE unknown")
+    url = postgres.url("unknown")
+    open_ledger(url).close()
+    postgres.run(
+        *(f"ALTER TABLE parked.{table} SET (autovacuum_enabled = off)" for table in ("jobs", "payloads", "attempts")),
+        """
+        INSERT INTO parked.jobs
+            (pipeline, batch, job_id, model, state, place, caller, checker, accepted_at, payload_hash)
+        SELECT 'p1', '', 'j' || n, 'm', 'pending', n, '', '', n, '' FROM generate_series(1, 5000) AS n
+        """,
+        "INSERT INTO parked.payloads SELECT id, 0, NULL, 'json', NULL, '1', 0 FROM parked.jobs",
+        database="unknown",
+    )
+    with psycopg.connect(url, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("lanes", {}), ("heads", {}), ("payloads", {}), ("jobs_by_id", {}), ("attempt", {}), ("job_by_key", {}),
+        ("held_by", {}), ("open_attempts_of", {}), ("move_job", {"jobs": "[]"}), ("close_attempt", {"attempts": "[]"}),
+        ("hand_out", {"jobs": [1, 2]}),
+    ],
+)  # fmt: skip
+def test_what_a_writer_asks_is_looked_up_even_without_statistics(unknown, name, values):
+    begin(unknown)
+
+    plan = "\n".join(row[0] for row in unknown.execute(f"EXPLAIN {SQL[name]}".encode(), VALUES | values))
+    unknown.execute("ROLLBACK")
+
+    assert not re.search(r"Seq Scan on (jobs|payloads|attempts|answers)|Hash", plan), plan
 
 
 def test_texts_that_it_can_not_hold_are_left_out_of_an_outcome(postgres_url, at_desk):

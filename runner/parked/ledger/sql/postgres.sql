@@ -95,10 +95,13 @@ UPDATE parked.jobs SET calls_elsewhere = calls_elsewhere + given.calls
 SELECT {job} FROM parked.jobs WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id FOR NO KEY UPDATE;
 
 -- name: attempt
--- How attempts stand.
+-- How the attempts of these numbers of these jobs stand; of a job's last one where no number is given. Not joined to
+-- jobs_by_id: who had to wait for the lock there would get the attempt as it was before.
 -- No row for one: there is none of that number.
-SELECT job, attempts.number, started_at, ended_at, answered, interrupted FROM parked.attempts
-  JOIN unnest(%(jobs)s::bigint[], %(numbers)s::bigint[]) AS given (job, number) USING (job, number);
+SELECT attempts.job, attempts.number, attempts.started_at, attempts.ended_at, attempts.answered, attempts.interrupted
+  FROM unnest(%(ids)s::bigint[], %(numbers)s::bigint[]) AS given (id, number)
+  JOIN parked.jobs ON jobs.id = given.id
+  JOIN parked.attempts ON attempts.job = jobs.id AND attempts.number = coalesce(given.number, jobs.calls);
 
 -- name: move_job
 -- Write jobs as they are after a move.
@@ -254,7 +257,7 @@ SELECT id FROM parked.jobs WHERE erased_at IS NOT NULL AND {texts};
 SELECT DISTINCT pipeline, model FROM parked.counters WHERE metric = 'jobs_accepted';
 
 -- name: count
--- Add to label sets; each begins with its first move.
+-- Add to label sets, which begin with their first move; or set them, where the latest counts.
 INSERT INTO parked.counters (
     metric, pipeline, model, a, b, slot, value, first_at, trace_id, span_id, example_value, example_at
 )
@@ -265,20 +268,12 @@ SELECT metric, pipeline, model, a, b, %(slot)s, value, now, trace_id, span_id, e
        )
  ORDER BY metric COLLATE "C", pipeline COLLATE "C", model COLLATE "C", a COLLATE "C", b COLLATE "C"
 ON CONFLICT (metric, pipeline, model, a, b, slot) DO UPDATE
-   SET value = counters.value + excluded.value, trace_id = coalesce(excluded.trace_id, counters.trace_id),
+   SET value = CASE WHEN counters.metric = ANY(%(latest)s::text[]) THEN excluded.value
+                    ELSE counters.value + excluded.value END,
+       trace_id = coalesce(excluded.trace_id, counters.trace_id),
        span_id = coalesce(excluded.span_id, counters.span_id),
        example_value = coalesce(excluded.example_value, counters.example_value),
        example_at = coalesce(excluded.example_at, counters.example_at);
-
--- name: set_gauge
--- Set label sets; the latest commit wins.
-INSERT INTO parked.counters (metric, pipeline, model, a, b, slot, value, first_at)
-SELECT metric, pipeline, model, a, b, %(slot)s, value, now
-  FROM json_to_recordset(%(counters)s::json) AS given (
-           metric text, pipeline text, model text, a text, b text, value float8, now float8
-       )
- ORDER BY metric COLLATE "C", pipeline COLLATE "C", model COLLATE "C", a COLLATE "C", b COLLATE "C"
-ON CONFLICT (metric, pipeline, model, a, b, slot) DO UPDATE SET value = excluded.value;
 
 
 -- ==== owners, replays, leases, marks ====
@@ -326,7 +321,7 @@ RETURNING id;
 
 -- name: held_by
 -- The jobs that an owner holds.
-SELECT {job} FROM parked.jobs WHERE owner_id = %(owner_id)s ORDER BY id FOR NO KEY UPDATE;
+SELECT id FROM parked.jobs WHERE owner_id = %(owner_id)s ORDER BY id FOR NO KEY UPDATE;
 
 -- name: open_attempts_of
 -- The attempts that an owner left open, of whatever job. Both are locked: an answer may be just coming in.

@@ -73,9 +73,11 @@ UPDATE jobs SET calls_elsewhere = calls_elsewhere + :calls WHERE id = :id;
 SELECT {job} FROM jobs WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: attempt
--- How an attempt stands.
--- No row: there is none of that number.
-SELECT number, started_at, ended_at, answered, interrupted FROM attempts WHERE job = :job AND number = :number;
+-- How the attempts of these numbers of these jobs stand; of a job's last one where no number is given.
+-- No row for one: there is none of that number.
+SELECT attempts.job, attempts.number, attempts.started_at, attempts.ended_at, attempts.answered, attempts.interrupted
+  FROM json_each(:attempts) AS given CROSS JOIN jobs ON jobs.id = json_extract(given.value, '$[0]')
+  JOIN attempts ON attempts.job = jobs.id AND attempts.number = coalesce(json_extract(given.value, '$[1]'), jobs.calls);
 
 -- name: move_job
 -- Write a job as it is after a move.
@@ -213,18 +215,14 @@ SELECT id FROM jobs WHERE erased_at IS NOT NULL AND {texts};
 SELECT DISTINCT pipeline, model FROM counters WHERE metric = 'jobs_accepted';
 
 -- name: count
--- Add to a label set; it begins with its first move.
+-- Add to a label set, which begins with its first move; or set it, where the latest counts.
 INSERT INTO counters (metric, pipeline, model, a, b, value, first_at, trace_id, span_id, example_value, example_at)
 VALUES (:metric, :pipeline, :model, :a, :b, :value, :now, :trace_id, :span_id, :example_value, :example_at)
 ON CONFLICT (metric, pipeline, model, a, b, slot) DO UPDATE
-   SET value = value + excluded.value, trace_id = coalesce(excluded.trace_id, trace_id),
-       span_id = coalesce(excluded.span_id, span_id), example_value = coalesce(excluded.example_value, example_value),
+   SET value = CASE WHEN :latest THEN excluded.value ELSE value + excluded.value END,
+       trace_id = coalesce(excluded.trace_id, trace_id), span_id = coalesce(excluded.span_id, span_id),
+       example_value = coalesce(excluded.example_value, example_value),
        example_at = coalesce(excluded.example_at, example_at);
-
--- name: set_gauge
--- Set a label set; the latest commit wins.
-INSERT INTO counters (metric, pipeline, model, a, b, value, first_at) VALUES (:metric, :pipeline, :model, :a, :b, :value, :now)
-ON CONFLICT (metric, pipeline, model, a, b, slot) DO UPDATE SET value = excluded.value;
 
 
 -- ==== owners, replays, leases, marks ====
@@ -263,7 +261,7 @@ UPDATE owners SET ended_at = :now WHERE id = :id AND ended_at IS NULL AND lost_a
 
 -- name: held_by
 -- The jobs that an owner holds.
-SELECT {job} FROM jobs WHERE owner_id = :owner_id;
+SELECT id FROM jobs WHERE owner_id = :owner_id;
 
 -- name: open_attempts_of
 -- The attempts that an owner left open, of whatever job.
