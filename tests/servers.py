@@ -218,6 +218,10 @@ def postgres_url(postgres: Postgres) -> str:
     return postgres.url("ledger")
 
 
+# For a test that looks into the file of the ledger.
+sqlite_only = pytest.mark.parametrize("url_on_each_database", ["sqlite"], indirect=True)
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def url_on_each_database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """For modules that test what stands above the ledger; the ledger's own suite runs on both anyway."""

@@ -51,6 +51,8 @@ def command_line(args: argparse.Namespace, command: str, *words: str) -> str:
 def same_command(args: argparse.Namespace) -> str:
     """Return the whole command as it was typed, but for a ledger's address with a user in it."""
     words = [word for word in args.words if "@" not in word or "://" not in word]
+    if len(words) < len(args.words):
+        words = [word for word in words if word != "--ledger"]
     return printable(shlex.join(["parked", *words]))
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from parked.cli import main
+from parked.errors import LedgerMissing
 from parked.ledger import Ledger, open_ledger
 from parked.ledger import operations as op
 from parked.ledger.codec import encode, identity
@@ -24,11 +25,24 @@ class Said(NamedTuple):
 
 
 @pytest.fixture
-def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def url(url_on_each_database: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """The ledger that commands use unless told otherwise. It doesn't exist yet."""
-    url = f"sqlite:///{tmp_path}/parked.db"
-    monkeypatch.setenv("PARKED_LEDGER", url)
-    return url
+    monkeypatch.setenv("PARKED_LEDGER", url_on_each_database)
+    return url_on_each_database
+
+
+@pytest.fixture
+def no_ledger(url: str) -> Callable[[], bool]:
+    """Returns a function that says whether there still is none."""
+
+    def missing() -> bool:
+        try:
+            open_ledger(url, create=False).close()
+        except LedgerMissing:
+            return True
+        return False
+
+    return missing
 
 
 @pytest.fixture

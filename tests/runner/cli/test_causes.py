@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from parked.ledger import full_name
 from parked.ledger import operations as op
 from parked.verdict import Reason
 
@@ -94,6 +95,6 @@ def test_more_causes_than_are_shown_are_said(parked, night):
     assert said.err == "4 parked jobs, 2 causes; --limit 2 shows all\n"
 
 
-def test_nothing_parked_is_said(parked, story):
-    assert parked("causes").err.startswith("no parked job in sqlite:////")
+def test_nothing_parked_is_said(parked, story, url):
+    assert parked("causes").err.startswith(f"no parked job in {full_name(url)}")
     assert json.loads(parked("causes", "--json").out)["causes"] == []

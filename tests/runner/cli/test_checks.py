@@ -61,7 +61,7 @@ def test_a_replay_judges_by_the_schema_although_its_file_is_gone(parked, api, ru
     assert "by the rule type" in parked("show", "two").out
 
 
-def test_a_bad_schema_is_one_sentence_before_anything_is_called(parked, api, run, schema, tmp_path):
+def test_a_bad_schema_is_one_sentence_before_anything_is_called(parked, api, run, schema, no_ledger):
     schema.write_text('{"type": "OBJECT"}')
 
     said = run("--schema", str(schema))
@@ -70,7 +70,7 @@ def test_a_bad_schema_is_one_sentence_before_anything_is_called(parked, api, run
     assert said.err.count("\n") == 1
     assert str(schema) in said.err
     assert api.requests == []
-    assert not (tmp_path / "parked.db").exists()
+    assert no_ledger()
 
 
 def test_truncated_answers_are_counted_where_they_are_allowed(parked, api, run):

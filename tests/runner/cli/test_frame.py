@@ -1,5 +1,6 @@
 """What all commands share: help, flags, one sentence for an error, and what the exit status says."""
 
+import argparse
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 from parked.cli import frame, main
 from parked.cli.exits import Exit, exit_of
+from parked.cli.output import same_command
 from parked.errors import (
     InvalidJob,
     JobConflict,
@@ -19,6 +21,7 @@ from parked.errors import (
     SettingsError,
     TransitionError,
 )
+from parked.ledger import full_name
 from parked.version import __version__
 
 
@@ -88,12 +91,13 @@ def test_an_unknown_variable_is_refused_with_the_nearest_name(parked, story, mon
 
 
 @pytest.mark.parametrize("name", ["list", "answers", "summary", "audit"])
-def test_a_command_that_looks_never_creates_a_ledger(parked, tmp_path, name):
+def test_a_command_that_looks_never_creates_a_ledger(parked, tmp_path, url, no_ledger, name):
     said = parked(name)
 
     assert said.status == 3
-    assert str(tmp_path / "parked.db") in sentence(said)
+    assert full_name(url).removeprefix("sqlite:///") in sentence(said)
     assert "parked run" in said.err
+    assert no_ledger()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -215,3 +219,15 @@ def test_the_documentation_names_every_field_of_the_json(parked, story):
     ):  # fmt: skip
         for field in re.findall(r'"(\w+)":', parked(*words, "--json").out):
             assert f"`{field}`" in page
+
+
+@pytest.mark.parametrize(
+    ("words", "proposed"),
+    [
+        (["work", "--ledger", "postgresql://u:secret@h/db", "--until-empty"], "parked work --until-empty"),
+        (["work", "--ledger=postgresql://u:secret@h/db", "--until-empty"], "parked work --until-empty"),
+        (["run", "a b.jsonl", "--ledger", "sqlite:///x.db"], "parked run 'a b.jsonl' --ledger sqlite:///x.db"),
+    ],
+)
+def test_the_same_command_is_proposed_without_an_address_that_may_hold_a_password(words, proposed):
+    assert same_command(argparse.Namespace(words=words)) == proposed

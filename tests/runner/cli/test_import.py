@@ -13,8 +13,9 @@ import pytest
 
 from parked import deadtable, pasted
 from parked.job import State
-from parked.ledger import open_ledger
+from parked.ledger import full_name, open_ledger
 from parked.ledger.store import Filters
+from servers import sqlite_only
 
 ARTICLE = """CREATE TABLE dead_letter (
     job_id TEXT NOT NULL, payload TEXT NOT NULL, model TEXT NOT NULL, error_class TEXT NOT NULL, error_message TEXT,
@@ -59,7 +60,7 @@ def test_rows_become_parked_jobs_with_all_that_the_table_knows(parked, source, r
 
     assert (said.status, said.out) == (0, "")
     assert said.err.splitlines() == [
-        f"made the ledger {url}",
+        f"made the ledger {full_name(url)}",
         "1 taken over, 0 known before, 0 refused",
         "to see what is parked and why: parked list --pipeline nightly",
     ]
@@ -284,7 +285,7 @@ def test_of_a_damaged_table_what_stands_before_the_damage_is_taken_and_told(park
     assert len(rows()) == told["taken"]
 
 
-def test_a_table_that_somebody_keeps_locked_is_no_wrong_input(parked, source, tmp_path, monkeypatch):
+def test_a_table_that_somebody_keeps_locked_is_no_wrong_input(parked, source, no_ledger, monkeypatch):
     monkeypatch.setattr(deadtable, "LOCK_TIMEOUT_S", 0)
     file = source(ROW)
     writing = sqlite3.connect(file, isolation_level=None)
@@ -295,7 +296,7 @@ def test_a_table_that_somebody_keeps_locked_is_no_wrong_input(parked, source, tm
 
     assert said.status == 3
     assert "can't be read: database is locked" in said.err
-    assert not (tmp_path / "parked.db").exists()
+    assert no_ledger()
 
 
 SDK_TEXT = (
@@ -369,7 +370,7 @@ def test_what_a_program_has_written_just_now_is_taken_too(parked, source, rows):
     ],
     ids=["missing", "text", "no table", "no payload", "no id", "a ledger", "without rowids"],
 )
-def test_a_file_that_holds_no_such_table_is_refused_before_a_ledger_is_made(parked, tmp_path, make, says):
+def test_a_file_that_holds_no_such_table_is_refused_before_a_ledger_is_made(parked, tmp_path, no_ledger, make, says):
     make(tmp_path / "source.db")
 
     said = parked("import", str(tmp_path / "source.db"))
@@ -377,7 +378,7 @@ def test_a_file_that_holds_no_such_table_is_refused_before_a_ledger_is_made(park
     assert said.status == 2
     assert says in said.err
     assert said.err.count("\n") == 1
-    assert not (tmp_path / "parked.db").exists()
+    assert no_ledger()
 
 
 def ddl(file, sql):
@@ -404,14 +405,15 @@ def test_who_calls_in_a_replay_can_be_named(parked, source, rows, tmp_path, monk
     assert [row.caller for row in rows(State.RECOVERED)] == ["asking:ask"]
 
 
-def test_a_caller_that_is_not_there_is_refused_before_anything_is_taken(parked, source, tmp_path):
+def test_a_caller_that_is_not_there_is_refused_before_anything_is_taken(parked, source, no_ledger):
     said = parked("import", source(ROW), "--call", "nowhere:nothing")
 
     assert said.status == 2
     assert "can't import nowhere:nothing" in said.err
-    assert not (tmp_path / "parked.db").exists()
+    assert no_ledger()
 
 
+@sqlite_only
 def test_interrupted_and_run_again_it_takes_every_row_once(parked, source, rows, tmp_path, url):
     file = source(*((f"j{n}", *ROW[1:]) for n in range(2_000)))
     process = subprocess.Popen([sys.executable, "-m", "parked.cli", "import", file, "--ledger", url])

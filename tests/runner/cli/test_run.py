@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from parked.job import State
-from parked.ledger import open_ledger
+from parked.ledger import full_name, open_ledger
 from parked.ledger.store import Filters
 from parked.simulator import replies as reply
+from servers import sqlite_only
 
 
 @pytest.fixture
@@ -36,12 +37,12 @@ def stored(url: str, *states: State) -> list[str]:
         return [row.job_id for row in reader.jobs(Filters(), states=states or list(State))]
 
 
-def test_every_job_is_answered_once_in_the_file(parked, api, jobs, out):
+def test_every_job_is_answered_once_in_the_file(parked, api, jobs, out, url):
     said = parked("run", jobs("one", "two", "three"), "--out", str(out))
 
     assert said.status == 0
     assert said.err.splitlines()[-1] == "3 lines: 3 answered"
-    assert said.err.startswith("made the ledger sqlite:////")
+    assert said.err.startswith(f"made the ledger {full_name(url)}\n")
     assert set(answers(out)) == {"job-0", "job-1", "job-2"}
     line = answers(out)["job-0"]
     assert (line["state"], line["attempts"], line["text"]) == ("succeeded", 1, "Simulated answer to: one")
@@ -171,7 +172,9 @@ def test_jobs_left_over_from_an_earlier_run_are_taken_up(parked, api, jobs, out,
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_wrong_usage_is_one_sentence_and_nothing_is_called_or_written(parked, api, jobs, url, words, status, says):
+def test_wrong_usage_is_one_sentence_and_nothing_is_called_or_written(
+    parked, api, jobs, no_ledger, words, status, says
+):
     file = jobs("one")
 
     said = parked("run", *[word.replace("{jobs}", file) for word in words])
@@ -180,18 +183,18 @@ def test_wrong_usage_is_one_sentence_and_nothing_is_called_or_written(parked, ap
     assert says in said.err
     assert len(said.err.splitlines()) == 1
     assert api.requests == []
-    assert not Path(url.removeprefix("sqlite:///")).exists()
+    assert no_ledger()
 
 
-def test_without_a_key_nothing_is_accepted(parked, jobs, url):
+def test_without_a_key_nothing_is_accepted(parked, jobs, no_ledger):
     said = parked("run", jobs("one"))
 
     assert said.status == 2
     assert "GEMINI_API_KEY" in said.err
-    assert not Path(url.removeprefix("sqlite:///")).exists()
+    assert no_ledger()
 
 
-def test_a_bad_line_is_named_with_its_number_and_nothing_of_the_file_is_run(parked, api, tmp_path, url):
+def test_a_bad_line_is_named_with_its_number_and_nothing_of_the_file_is_run(parked, api, tmp_path, no_ledger):
     file = tmp_path / "jobs.jsonl"
     file.write_text('{"job_id": "a", "model": "m", "payload": {"contents": "x"}}\n{"job_id": 7}\nnot json\n')
 
@@ -201,7 +204,7 @@ def test_a_bad_line_is_named_with_its_number_and_nothing_of_the_file_is_run(park
     assert "line 2" in said.err
     assert "line 3" in said.err
     assert api.requests == []
-    assert not Path(url.removeprefix("sqlite:///")).exists()
+    assert no_ledger()
 
 
 def test_bad_lines_can_be_set_aside(parked, api, tmp_path):
@@ -314,6 +317,7 @@ def test_a_reader_that_goes_away_ends_the_run_and_is_said(api, jobs, url, shell)
     assert stored(url, State.PENDING)
 
 
+@sqlite_only
 def test_answers_are_not_written_into_another_file_of_the_run(parked, api, jobs, url):
     file = jobs("one")
     before = Path(file).read_text()
@@ -354,6 +358,7 @@ def test_a_caller_that_ends_the_program_is_no_success(parked, jobs, tmp_path, mo
     assert "SystemExit" in said.err
 
 
+@sqlite_only
 def test_a_run_waits_for_a_ledger_that_another_program_has_locked(api, jobs, out, url, parked):
     file = jobs(*[f"prompt {n}" for n in range(40)])
     parked("run", jobs("other", name="other.jsonl"), "--batch", "before")

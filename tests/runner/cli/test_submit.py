@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from parked.job import State
-from parked.ledger import open_ledger
+from parked.ledger import full_name, open_ledger
 from parked.ledger.store import Filters
 
 
@@ -23,7 +22,7 @@ def test_jobs_are_pending_afterwards_and_nothing_was_called_or_needed_a_key(park
 
     assert said.status == 0
     assert said.err.splitlines() == [
-        f"made the ledger {url}",
+        f"made the ledger {full_name(url)}",
         "to run them: parked work --pipeline default",
         "3 lines: 3 new",
     ]
@@ -54,7 +53,7 @@ def test_the_count_can_be_had_as_json(parked, jobs, url):
     said = parked("submit", jobs("one", "two"), "--json")
 
     assert json.loads(said.out) == {
-        "ledger": url, "lines": 2, "new": 1, "known": {"pending": 1}, "repeated": 0, "rejected": 0,
+        "ledger": full_name(url), "lines": 2, "new": 1, "known": {"pending": 1}, "repeated": 0, "rejected": 0,
     }  # fmt: skip
 
 
@@ -83,7 +82,7 @@ def test_a_job_remembers_who_calls_and_who_checks(parked, jobs, url, tmp_path):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_wrong_usage_is_one_sentence_and_nothing_is_accepted(parked, jobs, url, words, says):
+def test_wrong_usage_is_one_sentence_and_nothing_is_accepted(parked, jobs, no_ledger, words, says):
     file = jobs("one")
 
     said = parked("submit", *[word.replace("{jobs}", file) for word in words])
@@ -91,10 +90,10 @@ def test_wrong_usage_is_one_sentence_and_nothing_is_accepted(parked, jobs, url, 
     assert said.status == 2
     assert says in said.err
     assert len(said.err.splitlines()) == 1
-    assert not Path(url.removeprefix("sqlite:///")).exists()
+    assert no_ledger()
 
 
-def test_a_bad_line_is_named_and_nothing_of_the_file_is_accepted(parked, tmp_path, url):
+def test_a_bad_line_is_named_and_nothing_of_the_file_is_accepted(parked, tmp_path, no_ledger):
     file = tmp_path / "jobs.jsonl"
     file.write_text('{"job_id": "a", "model": "m", "payload": {"contents": "x"}}\n{"job_id": "b", "model": "m"}\n')
 
@@ -102,7 +101,7 @@ def test_a_bad_line_is_named_and_nothing_of_the_file_is_accepted(parked, tmp_pat
 
     assert said.status == 2
     assert "line 2" in said.err
-    assert not Path(url.removeprefix("sqlite:///")).exists()
+    assert no_ledger()
 
     assert parked("submit", str(file), "--skip-bad-lines").err.splitlines()[-1] == "2 lines: 1 new, 1 rejected"
 

@@ -12,10 +12,12 @@ import pytest
 
 from parked import triage
 from parked.job import State
+from parked.ledger import full_name
 from parked.ledger import operations as op
 from parked.ledger.codec import encode, identity
 from parked.ledger.store import Filters
 from parked.verdict import Reason
+from servers import sqlite_only
 
 
 @pytest.fixture
@@ -126,7 +128,7 @@ def test_nothing_to_discard_names_the_ledger(parked, night, url):
     said = parked("discard", "--pipeline", "nobody", "--reason", "r")
 
     assert (said.status, said.out) == (0, "")
-    assert said.err == f"nothing to discard in {url}\n"
+    assert said.err == f"nothing to discard in {full_name(url)}\n"
 
 
 def test_a_job_that_a_replay_took_meanwhile_is_left_and_said(parked, night, where, monkeypatch):
@@ -218,6 +220,7 @@ def test_restore_wants_to_know_which_where_an_id_is_not_unique(parked, story):
 # --- erase -------------------------------------------------------------------------------------------------------
 
 
+@sqlite_only
 def test_erase_without_apply_only_says_which_and_what_it_would_leave(parked, night, tmp_path):
     said = parked("erase", "--all", "--reason", "asked for")
 
@@ -269,6 +272,7 @@ def test_what_somebody_else_erased_meanwhile_is_not_counted_as_erased(parked, ni
     assert (told["erased"], told["left"]) == (1, {"erased_before": 1})
 
 
+@sqlite_only
 def test_an_erased_job_that_got_a_text_again_is_found_by_the_audit_and_erased_again(parked, night, tmp_path):
     parked("erase", "--job", "busy-0", "--reason", "first", "--apply")
     connection = sqlite3.connect(tmp_path / "parked.db")
@@ -352,23 +356,25 @@ def test_the_results_can_be_had_as_json(parked, night, url):
     assert dry["would_discard"] == 3
     assert dry["causes"][0] == {"state": "parked", "error_class": "exhausted:503", "reason": "overloaded", "jobs": 2}
     assert [job["job_id"] for job in dry["sample"]] == ["busy-0", "busy-1", "blocked"]
-    assert done == {"ledger": url, "discarded": 2, "left": {}}
+    assert done == {"ledger": full_name(url), "discarded": 2, "left": {}}
     assert [job["state"] for job in back["restored"]] == ["parked"]
-    assert erased == {"ledger": url, "erased": 1, "scrubbed": True, "left": {}}
+    assert erased == {"ledger": full_name(url), "erased": 1, "scrubbed": True, "left": {}}
 
 
 @pytest.mark.parametrize("command", ["discard", "erase", "restore"])
-def test_where_there_is_no_ledger_none_is_made(parked, tmp_path, command):
+def test_where_there_is_no_ledger_none_is_made(parked, tmp_path, url, no_ledger, command):
     said = parked(command, *(["a"] if command == "restore" else ["--all", "--reason", "r", "--apply"]))
 
     assert said.status == 3
-    assert str(tmp_path / "parked.db") in said.err
+    assert full_name(url).removeprefix("sqlite:///") in said.err
+    assert no_ledger()
     assert list(tmp_path.iterdir()) == []
 
 
 DONE = {"discard": "state = 'discarded'", "erase": "erased_at IS NOT NULL"}
 
 
+@sqlite_only
 @pytest.mark.parametrize("command", DONE)
 def test_killed_half_way_every_job_is_as_it_was_or_done_and_the_same_command_goes_on(
     parked, story, url, where, tmp_path, command
@@ -409,6 +415,7 @@ def files(tmp_path):
     return b"".join(file.read_bytes() for file in sorted(tmp_path.glob("parked.db*")))
 
 
+@sqlite_only
 def test_erasing_while_a_run_goes_on_disturbs_neither(parked, story, where, url, tmp_path):
     """The file is rewritten under the runner's hands."""
     for number in range(400):
