@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
+from functools import partial
 from typing import Any, Final
 
 from apscheduler.events import EVENT_JOB_MAX_INSTANCES, JobSubmissionEvent
@@ -31,6 +32,7 @@ from parked.owners import LOST_AFTER_S
 from parked.summary import LAST_SUMMARY, as_json, render, summarise
 from parked_exporter.metrics import AUDIT_MARK, AuditFound, task_mark
 
+FORGOTTEN_AT_ONCE: Final = 500
 SWEEP_S: Final = LOST_AFTER_S / 2  # an owner is lost after that time without a beat; look twice in it
 
 log = logging.getLogger(__name__)
@@ -40,6 +42,7 @@ log = logging.getLogger(__name__)
 class Context:
     """What the tasks go by besides the ledger."""
 
+    retention_s: float | None = None  # how long finished jobs stay; None: for good
     now: Callable[[], float] = time.time  # epoch seconds
     monotonic: Callable[[], float] = time.monotonic
 
@@ -84,12 +87,33 @@ def summarise_to_log(ledger: Ledger, context: Context) -> None:
     ledger.record(op.SetMark(LAST_SUMMARY, summary.made_at))
 
 
+def forget_old_jobs(ledger: Ledger, context: Context) -> None:
+    """Remove what finished long ago and was handed out. A few at a time, so that no writer waits for it."""
+    assert context.retention_s is not None
+    before, last, gone = context.now() - context.retention_s, 0, 0
+    while True:
+        with ledger.ask() as reader:  # anew each time: a long snapshot would hold up the database's own cleaning
+            ids = reader.forgettable(before, after=last, limit=FORGOTTEN_AT_ONCE)
+        if not ids:
+            break
+        gone += ledger.record(op.Forget(tuple(ids)))
+        last = ids[-1]
+    if gone:
+        log.info("jobs_forgotten", extra=logs.fields(jobs=gone))
+
+
 SCHEDULE: Final = (
     Task("orphan_sweep", sweep_orphans, every_s=SWEEP_S),
     # At a million jobs it takes a tenth of a second.
     Task("audit", audit, every_s=60, lease_s=90),
     Task("summary", summarise_to_log),
 )
+RETENTION: Final = Task("retention", forget_old_jobs, every_s=3600, lease_s=600)
+
+
+def tasks_for(context: Context) -> tuple[Task, ...]:
+    """The tasks that are switched on."""
+    return SCHEDULE if context.retention_s is None else (*SCHEDULE, RETENTION)
 
 
 def run_task(task: Task, ledger: Ledger, context: Context) -> bool:
@@ -121,6 +145,7 @@ class Schedule:
         self._opening = threading.Lock()
         self._context = context or Context()
         self._began: dict[str, float] = {}  # of each task that runs now
+        self._looked_after: set[str] = set()  # those that go by cron, since the start
         self._troubles: dict[str, str] = {}  # why each task can't be done, so that it is said once
         self._writable = False
         self._failures = {task.name: 0 for task in tasks}
@@ -134,11 +159,12 @@ class Schedule:
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
         self._scheduler.add_listener(self._note_hanging, EVENT_JOB_MAX_INSTANCES)
         for task in tasks:
+            run: Callable[[Task], None]
             if task.every_s is None:
-                self._scheduler.add_job(self._run, _ByCron(cron, zone), args=(task,), id=task.name)
-                continue
-            every = IntervalTrigger(seconds=task.every_s, timezone=UTC)
-            self._scheduler.add_job(self._run, every, args=(task,), id=task.name, next_run_time=datetime.now(UTC))
+                run, trigger = partial(self._run_by_cron, cron, zone), _ByCron(cron, zone)
+            else:
+                run, trigger = self._run, IntervalTrigger(seconds=task.every_s, timezone=UTC)
+            self._scheduler.add_job(run, trigger, args=(task,), id=task.name, next_run_time=datetime.now(UTC))
 
     @property
     def running(self) -> bool:
@@ -183,6 +209,22 @@ class Schedule:
                 log.info("task_works_again", extra=logs.fields(task=task.name))
         finally:
             del self._began[task.name]
+
+    def _run_by_cron(self, cron: Cron, zone: tzinfo, task: Task) -> None:
+        """Run a task; at the start only if its time passed while no sidecar was there."""
+        if task.name in self._looked_after or self._was_missed(task, cron, zone):
+            self._run(task)
+        self._looked_after.add(task.name)
+
+    def _was_missed(self, task: Task, cron: Cron, zone: tzinfo) -> bool:
+        """One that never ran has missed nothing."""
+        try:
+            with self._current().ask() as reader:
+                last = reader.mark(task_mark(task.name))
+        except ParkedError:  # said by the tasks that run at the start
+            return False
+        due = None if last is None else cron.next_after(datetime.fromtimestamp(last, UTC), zone)
+        return due is not None and due <= datetime.fromtimestamp(self._context.now(), UTC)
 
     def _current(self) -> Ledger:
         """The ledger with this sidecar as an owner; opened anew where another one has taken its place."""

@@ -6,6 +6,7 @@ import logging
 import signal
 import socket
 import threading
+from collections.abc import Sequence
 from functools import partial
 from types import FrameType
 from typing import Final
@@ -20,7 +21,7 @@ from parked.logs import fields
 from parked.settings import Address, SidecarSettings
 from parked.version import __version__
 from parked_exporter.collector import Lookout, look
-from parked_exporter.schedule import SCHEDULE, Schedule
+from parked_exporter.schedule import Context, Schedule, Task, tasks_for
 from parked_exporter.web import Access, App
 
 # SIGTERM ends the process within a second; what a task that hangs still holds is left to the sweep of another.
@@ -47,8 +48,9 @@ def serve(settings: SidecarSettings, *, read_only: bool, linger_s: float) -> Exi
     signals = Signals()
     with _listen(settings.listen) as listening:
         bound = Address(*listening.getsockname()[:2])
-        schedule = None if read_only else _schedule(settings)
-        app = _app(settings, schedule, bound)
+        context = Context(retention_s=settings.retention)
+        schedule = None if read_only else _schedule(settings, context)
+        app = _app(settings, schedule, tasks_for(context), bound)
         server = waitress.create_server(
             app,
             sockets=[listening],
@@ -72,20 +74,21 @@ def serve(settings: SidecarSettings, *, read_only: bool, linger_s: float) -> Exi
         return Exit.INTERRUPTED if received is signal.SIGINT else Exit.OK
 
 
-def _schedule(settings: SidecarSettings) -> Schedule:
+def _schedule(settings: SidecarSettings, context: Context) -> Schedule:
     return Schedule(
         partial(open_ledger, settings.ledger, create=False, migrate=False, role="sidecar"),
         cron=cron.parse(settings.summary_cron),
         zone=ZoneInfo(settings.timezone),
+        tasks=tasks_for(context),
+        context=context,
     )
 
 
-def _app(settings: SidecarSettings, schedule: Schedule | None, bound: Address) -> App:
-    tasks = [task.name for task in SCHEDULE]
+def _app(settings: SidecarSettings, schedule: Schedule | None, tasks: Sequence[Task], bound: Address) -> App:
     hosts = (settings.listen.host, bound.host)
     return App(
         ledger_url=settings.ledger,
-        lookout=Lookout(partial(look, settings.ledger, tasks=tasks)),
+        lookout=Lookout(partial(look, settings.ledger, tasks=[task.name for task in tasks])),
         tasks=schedule,
         access=Access.at(*hosts, external_url=settings.external_url, token=settings.token),
     )

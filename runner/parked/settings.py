@@ -305,7 +305,6 @@ class SidecarSettings(Settings):
         values.or_off(values.DURATION),
         "How long finished jobs stay in the ledger.",
         why="nothing is deleted that nobody asked to delete",
-        planned=True,
     )
 
 

@@ -3,7 +3,7 @@
 import logging
 import queue
 import threading
-from datetime import UTC
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from parked.ledger.codec import encode, identity
 from parked.ledger.store import Filters
 from parked_exporter import metrics, schedule
 from parked_exporter.collector import look
+from parked_exporter.metrics import task_mark
 from parked_exporter.schedule import Context, Schedule, Task, run_task
 
 PATIENCE_S = 20.0
@@ -148,6 +149,30 @@ def test_a_summary_with_orphans_says_so(ledger, context, events):
     assert [one["error_class"] for one in record["classes"]] == ["orphaned:maybe_sent"]
 
 
+def test_finished_jobs_go_once_they_are_old_and_were_handed_out(url, ledger, pipeline, events):
+    rows = [pipeline.succeed(f"a-{n}") for n in range(3)]
+    pipeline.park("b")
+    ledger.record(op.HandOut(tuple(row.id for row in rows[:2])))
+    day_s = 86_400.0
+
+    for days in (29, 31):
+        context = Context(retention_s=30 * day_s, now=partial(float, rows[0].finished_at + days * day_s))
+        run_task(schedule.RETENTION, ledger, context)
+
+    with ledger.ask() as reader:
+        assert {(row.job_id, row.state) for row in reader.jobs(Filters(), states=list(State))} == {
+            ("a-2", State.SUCCEEDED),
+            ("b", State.PARKED),
+        }
+    assert [record["jobs"] for record in events("jobs_forgotten")] == [2]
+    assert unaccounted(url) == {"captions": 0.0}
+
+
+def test_nothing_is_forgotten_unless_that_is_switched_on():
+    assert schedule.RETENTION not in schedule.tasks_for(Context())
+    assert schedule.RETENTION in schedule.tasks_for(Context(retention_s=1.0))
+
+
 def test_a_task_that_succeeded_is_seen_on_the_metrics(url, ledger, context):
     assert look(url, tasks=["audit"]).task_successes == {}
 
@@ -202,6 +227,34 @@ def test_tasks_with_an_interval_run_at_once(url, ledger, start):
 
     assert runs.get(timeout=PATIENCE_S)
     assert running.running
+
+
+@pytest.mark.parametrize(("last", "runs"), [("2026-03-01T09:00", 1), ("2026-03-02T09:00", 0), (None, 0)])
+def test_a_summary_whose_time_passed_while_no_sidecar_was_there_is_made_at_the_start(url, ledger, last, runs):
+    if last is not None:
+        ledger.record(op.SetMark(task_mark("daily"), datetime.fromisoformat(f"{last}+00:00").timestamp()))
+    made: Signals = queue.Queue()
+    looked: Signals = queue.Queue()
+    noon = datetime(2026, 3, 2, 12, 0, tzinfo=UTC).timestamp()
+
+    def opened():
+        looked.put(1)
+        return open_ledger(url, create=False)
+
+    running = Schedule(
+        opened,
+        cron=NINE,
+        zone=UTC,
+        tasks=[Task("daily", lambda *_: made.put(1))],
+        context=Context(now=lambda: noon),
+    )
+    running.start()
+    looked.get(timeout=PATIENCE_S)
+    if runs:
+        made.get(timeout=PATIENCE_S)
+    running.stop(patience_s=PATIENCE_S)
+
+    assert made.empty()
 
 
 def test_a_task_that_fails_is_counted_and_run_again(url, ledger, start, events):

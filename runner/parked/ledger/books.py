@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from parked.errors import JobConflict, OwnerLost, TransitionError
-from parked.job import State
+from parked.job import FINISHED, State
 from parked.ledger import moves
 from parked.ledger import operations as op
 from parked.ledger.codec import Body
@@ -284,6 +284,16 @@ class Books(ABC):
         )
         return results
 
+    def forget(self, rows: Sequence[op.Forget]) -> list[int]:
+        return [self._forget(row) for row in rows]
+
+    def _forget(self, row: op.Forget) -> int:
+        jobs = self.jobs_by_id(row.ids)
+        gone = self.forget_jobs([job.id for job in jobs.values() if job.state in FINISHED])
+        for id in gone:
+            self.tally.add(moves.forgotten(jobs[id]).moves)
+        return len(gone)
+
     # --- counting ---
 
     def counted(self) -> Tally:
@@ -427,6 +437,10 @@ class Books(ABC):
     @abstractmethod
     def erase_texts(self, why: Mapping[int, str]) -> None:
         """Of these jobs, by id: empty payloads, answer and messages, and note when and why if that isn't noted yet."""
+
+    @abstractmethod
+    def forget_jobs(self, ids: Sequence[int]) -> list[int]:
+        """Remove those of these jobs that have no answer to be handed out, with all that belongs to them."""
 
     @abstractmethod
     def counted_pairs(self) -> list[tuple[str, str]]:

@@ -255,6 +255,12 @@ def restored(row: JobRow, *, has_answer: bool, now: float) -> Change:
     return Change(row, answer, (*_gauges(row, answer), *_count_answered(new, answer, "", now)))
 
 
+def forgotten(row: JobRow) -> Change:
+    """Remove a finished job."""
+    new = row._replace(state=after(row.state, Event.FORGET))
+    return Change(row, new, _gauges(row, new))
+
+
 def erased(row: JobRow, *, has_texts: bool, now: float) -> JobRow:
     """Return the row of a job whose texts are to be removed; when it was erased first stands.
 

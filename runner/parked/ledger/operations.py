@@ -297,6 +297,15 @@ class Erase(NamedTuple):
     why: str
 
 
+class Forget(NamedTuple):
+    """Remove finished jobs for good, with all that belongs to them; they stay counted. Answered with how many went.
+
+    A job that isn't finished, or whose answer nobody was handed yet, stays.
+    """
+
+    ids: tuple[int, ...]
+
+
 class HandOut(NamedTuple):
     """Note that answers were handed out (written to a file or printed). Answered with None."""
 
@@ -409,6 +418,7 @@ Operation = (
     | Restore
     | Mend
     | Erase
+    | Forget
     | HandOut
     | Register
     | Beat

@@ -279,6 +279,9 @@ class PostgresStore(Books):
             for name in ("erase_payloads", "erase_answer", "erase_messages", "note_erasure"):
                 self._do(name, jobs=list(why), whys=list(why.values()), codec=ERASED, now=self.now)
 
+    def forget_jobs(self, ids: Sequence[int]) -> list[int]:
+        return [id for (id,) in self._do("forget_jobs", ids=list(ids))] if ids else []
+
     def counted_pairs(self) -> list[tuple[str, str]]:
         self._connection.execute(LETTING_IN)
         return [(pipeline, model) for pipeline, model in self._do("counted_pairs")]

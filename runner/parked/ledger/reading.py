@@ -125,6 +125,10 @@ class SqlReader(ABC):
         row = self._ask("erasure", id=id).fetchone()
         return None if row is None else Erasure(*row)
 
+    def forgettable(self, before: float, *, after: int, limit: int) -> list[int]:
+        rows = self._ask("forgettable", before=before, after=after, limit=limit)
+        return [id for (id,) in rows]
+
     def erased_with_texts(self) -> frozenset[int]:
         return frozenset(id for (id,) in self._ask("erased_with_texts"))
 

@@ -260,6 +260,9 @@ class SqliteStore(Books):
         for statement in ("erase_payloads", "erase_answer", "erase_messages", "note_erasure"):
             self._connection.executemany(SQL[statement], erased)
 
+    def forget_jobs(self, ids: Sequence[int]) -> list[int]:
+        return [id for (id,) in self._connection.execute(SQL["forget_jobs"], {"ids": json.dumps(ids)})]
+
     def counted_pairs(self) -> list[tuple[str, str]]:
         return self._connection.execute(SQL["counted_pairs"]).fetchall()
 

@@ -39,6 +39,7 @@ METHODS: Final[dict[type, str]] = {
     op.Restore: "restore",
     op.Mend: "mend",
     op.Erase: "erase",
+    op.Forget: "forget",
     op.HandOut: "hand_out",
     op.Register: "register",
     op.Beat: "beat",

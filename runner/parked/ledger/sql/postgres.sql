@@ -249,6 +249,25 @@ SELECT 1 FROM parked.jobs WHERE id = %(job)s AND {texts};
 -- Jobs that were erased and got a text again.
 SELECT id FROM parked.jobs WHERE erased_at IS NOT NULL AND {texts};
 
+-- name: to_be_handed_out
+-- Whether a row of jobs has an answer that nobody was handed yet.
+EXISTS (
+    SELECT 1 FROM parked.answers
+     WHERE answers.job = jobs.id AND answers.handed_out_at IS NULL AND answers.codec <> 'erased'
+)
+
+-- name: forgettable
+-- Finished jobs that may be forgotten, behind an id.
+SELECT id FROM parked.jobs
+ WHERE id > %(after)s AND state IN ('succeeded', 'recovered', 'discarded') AND finished_at < %(before)s
+   AND NOT {to_be_handed_out}
+ ORDER BY id LIMIT %(limit)s;
+
+-- name: forget_jobs
+-- Remove jobs, and by their foreign keys all that belongs to them.
+-- No row for one: its answer is still to be handed out.
+DELETE FROM parked.jobs WHERE id = ANY(%(ids)s::bigint[]) AND NOT {to_be_handed_out} RETURNING id;
+
 
 -- ==== counters ====
 

@@ -207,6 +207,25 @@ SELECT 1 FROM jobs WHERE id = :job AND {texts};
 -- Jobs that were erased and got a text again.
 SELECT id FROM jobs WHERE erased_at IS NOT NULL AND {texts};
 
+-- name: to_be_handed_out
+-- Whether a row of jobs has an answer that nobody was handed yet.
+EXISTS (
+    SELECT 1 FROM answers
+     WHERE answers.job = jobs.id AND answers.handed_out_at IS NULL AND answers.codec <> 'erased'
+)
+
+-- name: forgettable
+-- Finished jobs that may be forgotten, behind an id.
+SELECT id FROM jobs
+ WHERE id > :after AND state IN ('succeeded', 'recovered', 'discarded') AND finished_at < :before
+   AND NOT {to_be_handed_out}
+ ORDER BY id LIMIT :limit;
+
+-- name: forget_jobs
+-- Remove jobs, and by their foreign keys all that belongs to them.
+-- No row for one: its answer is still to be handed out.
+DELETE FROM jobs WHERE id IN (SELECT value FROM json_each(:ids)) AND NOT {to_be_handed_out} RETURNING id;
+
 
 -- ==== counters ====
 
