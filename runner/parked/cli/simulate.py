@@ -20,7 +20,8 @@ _MAX_PORT: Final = 65_535
 
 _DESCRIPTION: Final = """\
 Serve the Gemini REST API on this machine, without a key and without a model, until SIGTERM or Ctrl-C.
-Every prompt gets a short text, unless a script says otherwise: docs/simulator.md has its format.
+Every prompt gets a short text, unless a script says otherwise: quotas, outages from one minute to another, slow or
+empty answers, errors for some prompts. docs/simulator.md has its format, with an example of each kind of failure.
 
 example:
   parked simulate --script outage.json &

@@ -40,14 +40,17 @@ class Simulator:
         port: int = 0,
         records: bool = True,
         record: Callable[[Call], None] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Port 0 means any free one. Without `records` no request or call is kept, for runs larger than memory.
 
-        `record` is told of each call once it is over, in the simulator's own thread.
+        `record` is told of each call once it is over, in the simulator's own thread. By the `monotonic` clock go the
+        times of requests, and with them quotas and rules for a time; delays are always real.
         """
         self.requests: list[Request] = []  # in the order of their arrival; only ever appended to
         self.calls: list[Call] = []  # in the order in which they were over; only ever appended to
         self._host, self._port, self._records, self._record = host, port, records, record
+        self._monotonic = monotonic
         self._first_at: float | None = None  # when the first request arrived
         self._queue: deque[Reply] = deque()
         self._rule: Rule | None = None
@@ -171,7 +174,7 @@ class Simulator:
                 sent, delivery = reply.status, reply.delivery
             return response
         finally:
-            took_s = time.monotonic() - request.at
+            took_s = self._monotonic() - request.at
             self._keep(Call.of(request, took_s=took_s, status=sent, delivery=delivery))
 
     def _keep(self, call: Call) -> None:
@@ -191,7 +194,7 @@ class Simulator:
         with self._arrived:
             self._number += 1
             self._asked[key] += 1
-            now = time.monotonic()
+            now = self._monotonic()
             self._first_at = now if self._first_at is None else self._first_at
             request = Request(
                 model=model,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parked.judge import classify_http_error
@@ -82,6 +82,7 @@ def test_a_request_larger_than_its_quota_is_told_to_wait_for_a_period_and_never_
 
 # --- for all requests ---------------------------------------------------------------------------------------------
 
+IN_ANY_TIME = settings(max_examples=200, deadline=None)
 GAPS = st.floats(0, 30) | st.sampled_from([0.0, 0.001, 1.0, 20.0, 60.0])
 ASKED = st.lists(st.tuples(GAPS, st.integers(0, 8)), max_size=80)
 LIMITS, HOLDS, MINUTES = st.integers(1, 12), st.integers(1, 20), st.sampled_from([60.0, 2.0, 0.7])
@@ -97,6 +98,7 @@ def charged(meters, asked):
     return through
 
 
+@IN_ANY_TIME
 @given(LIMITS, MINUTES, ASKED)
 def test_no_fixed_minute_takes_more_than_its_quota(limit, minute_s, asked):
     through = charged(Meters((Quota(limit, counted=Counted.TOKENS),), minute_s=minute_s), asked)
@@ -109,6 +111,7 @@ def test_no_fixed_minute_takes_more_than_its_quota(limit, minute_s, asked):
         assert used <= limit
 
 
+@IN_ANY_TIME
 @given(LIMITS, MINUTES, ASKED)
 def test_no_minute_takes_more_than_a_sliding_quota(limit, minute_s, asked):
     through = charged(Meters((Quota(limit, counted=Counted.TOKENS, window=Window.SLIDING),), minute_s=minute_s), asked)
@@ -117,6 +120,7 @@ def test_no_minute_takes_more_than_a_sliding_quota(limit, minute_s, asked):
         assert sum(cost for earlier, cost in through if earlier <= at_s < earlier + minute_s) <= limit
 
 
+@IN_ANY_TIME
 @given(LIMITS, HOLDS, MINUTES, ASKED)
 def test_no_span_takes_more_than_a_bucket_holds_and_gets_meanwhile(limit, holds, minute_s, asked):
     quota = Quota(limit, counted=Counted.TOKENS, window=Window.BUCKET, holds=holds)
@@ -129,6 +133,7 @@ def test_no_span_takes_more_than_a_bucket_holds_and_gets_meanwhile(limit, holds,
             assert used <= holds + (to_s - from_s) * limit / minute_s + 1e-6
 
 
+@IN_ANY_TIME
 @given(st.sampled_from(Window), LIMITS, HOLDS, MINUTES, ASKED)
 def test_who_comes_back_after_the_delay_finds_room_and_a_refusal_costs_nothing(window, limit, holds, minute_s, asked):
     quota = Quota(limit, counted=Counted.TOKENS, window=window, holds=holds if window is Window.BUCKET else None)

@@ -22,6 +22,7 @@ from parked.simulator.replies import (
     stopped,
     text,
 )
+from parked.simulator.script import parse_script
 
 STREAM = "/v1beta/models/gemini-3.5-flash:streamGenerateContent"
 
@@ -293,3 +294,18 @@ def test_a_record_holds_no_key(tmp_path, connect):
     }  # fmt: skip
     assert "SECRET" not in line
     assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_quotas_and_times_go_by_the_clock_that_a_test_brings(connect, clock):
+    script = {
+        "rules": [{"when": {"from_s": 120}, "reply": "overloaded"}, {"quotas": [{"requests": 1, "per": "minute"}]}]
+    }
+    with Simulator(monotonic=clock.monotonic) as simulator:
+        simulator.answers(parse_script(script))
+        statuses = []
+        for wait_s in (0, 30, 30, 60):
+            clock.now += wait_s
+            statuses.append(connect(simulator).ask().status)
+
+    assert statuses == [200, 429, 200, 503]
+    assert [call.at_s for call in simulator.calls] == [0, 30, 60, 120]
