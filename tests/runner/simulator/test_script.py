@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import json
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from parked.errors import SettingsError
 from parked.simulator.delays import Fixed
@@ -295,3 +299,67 @@ def test_the_demo_parks_three_jobs_in_25_and_a_replay_recovers_two_of_them(simul
 
     assert len(parked) == 3
     assert ["wound" in prompt for prompt in still_parked] == [True]
+
+
+# --- whatever a script holds --------------------------------------------------------------------------------------
+
+WHOLE = {
+    "minute_s": 2,
+    "seed": 1,
+    "rules": [
+        {"when": {"text": "a", "text_matches": "b", "model": "m", "key": "k", "calls": [1, 2]}, "reply": "overloaded"},
+        {"when": {"from_s": 1, "to_s": 2, "share": 0.5, "first": 1}, "reply": {"rate_limited": {"retry_delay_s": 2}}},
+        {"when": {"every": 2}, "reply": {"error": {"code": 418, "status": "TEAPOT", "message": "x", "details": []}}},
+        {"quotas": [{"requests": 1, "per": "minute", "of": "project", "quota_id": "x", "says": ["quota"]}]},
+        {"quotas": [{"tokens": 1, "per": "day", "window": "bucket", "holds": 3}], "delay_s": 1},
+        {"quotas": [{"requests": 1, "per": "day", "resets_at_s": 5}], "delay_s": {"uniform": {"from": 1, "to": 2}}},
+        {"delay_s": {"lognormal": {"median": 1, "p95": 2}}},
+        {"reply": {"stopped": {"finish_reason": "SAFETY", "text": None}}},
+        {"reply": {"html": {"status": 502}}},
+    ],
+}
+
+
+def places(value, path=()):
+    """Every place in a JSON value."""
+    yield path
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in inside:
+        yield from places(inner, (*path, key))
+
+
+def replaced_at(value, path, new):
+    if not path:
+        return new
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = replaced_at(value[path[0]], path[1:], new)
+    return copy
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def test_the_script_that_is_changed_below_is_whole():
+    assert len(parse_script(WHOLE).rules) == 9
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.sampled_from(list(places(WHOLE))), ANYTHING)
+def test_a_script_is_taken_and_answers_or_is_refused_in_a_sentence(place, value):
+    refusal = None
+    try:
+        script = parse_script(replaced_at(WHOLE, place, value))
+    except SettingsError as exc:
+        refusal = str(exc)
+    if refusal is not None:
+        assert "\n" not in refusal
+        assert len(place) < 2 or place[0] != "rules" or refusal.startswith(f"rule {place[1] + 1}: ")
+        return
+    for at_s in (0.0, 1.5, 2.5):
+        reply = script(request("ab", at_s=at_s, model="m"))
+        if reply is not None and not isinstance(reply.body, bytes):
+            json.dumps(reply.rendered(request()))
