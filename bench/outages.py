@@ -271,7 +271,7 @@ def scenarios() -> list[Scenario]:
     clean_s = 2000 * ANSWER_S / 64
     return [
         clean(64, 1),
-        clean(8, 6),
+        clean(8, 4),
         *[
             quota(n, window, speed=speed)
             for n, speed in ((33, 60), (100, 25), (1000, 3))
@@ -396,7 +396,7 @@ def scenarios() -> list[Scenario]:
             speeds="0:3",
             quick=True,
         ),
-        spread(8, 6),
+        spread(8, 4),
         spread(64, 1),
     ]  # fmt: skip
 
@@ -548,7 +548,8 @@ def main() -> None:
         print("\n".join(each.name for each in (chosen or scenarios())))
         return
     who = args.who.split(",") if args.who else ["parked", "article"] if args.quick else ["parked", *OTHERS]
-    needed = [each for each in scenarios() if each.name in {other.clean for other in chosen} and each not in chosen]
+    missing = {each.clean for each in chosen} - {each.name for each in chosen}
+    needed = [each for each in scenarios() if each.name in missing]
     # Those that mostly wait go first, so that the others' storms don't slow them; the longest of them before the rest.
     cases = [(each, name) for name in who for each in [*needed, *chosen] if name == "parked" or name in each.against]
     cases.sort(key=lambda case: (case[1] != "parked", -_real_s(case[0].ideal_s or 60.0, case[0].speeds)))
