@@ -182,6 +182,7 @@ def clean(workers: int, speed: int) -> Scenario:
         workers=workers,
         speeds=f"0:{speed}",
         ideal_s=2000 * ANSWER_S / workers,
+        against=(),
     )
 
 
@@ -314,7 +315,10 @@ def scenarios() -> list[Scenario]:
             "the key is revoked in mid-run", [{"when": {"from_s": 10}, "reply": "bad_key"}], 2000, 64, 128,
             speeds="0:2", ideal_s=clean_s,
         ),
-        until_mended("the key is revoked, a file of one", [{"reply": "bad_key"}], 1, 1, 4, speeds="0:4", quick=True),
+        until_mended(
+            "the key is revoked, a file of one", [{"reply": "bad_key"}], 1, 1, 4, speeds="0:4",
+            against=(), quick=True,
+        ),
         Scenario(
             "one model of two is retired",
             [
@@ -537,7 +541,7 @@ def main() -> None:
     parser.add_argument("--only", metavar="WORDS", help="the scenarios in whose name these words stand")
     parser.add_argument("--quick", action="store_true", help="the short scenarios, parked and the article's loop")
     parser.add_argument("--who", metavar="NAMES", help="of parked, article, tenacity and sdk; default: all")
-    parser.add_argument("--lanes", type=int, default=2, metavar="N", help="cases at a time, default 2")
+    parser.add_argument("--lanes", type=int, default=3, metavar="N", help="cases at a time, default 3")
     parser.add_argument("--list", action="store_true", help="print the scenarios' names")
     args = parser.parse_args()
     chosen = [

@@ -169,6 +169,8 @@ class Simulator:
                 released = asyncio.get_running_loop().create_future()
                 self._held.append(released)
                 await released
+            if http.transport is None:  # whoever asked has gone meanwhile
+                return web.Response()
             response = await _sent(reply, request, http)
             if reply.delivery is not Delivery.NONE:
                 sent, delivery = reply.status, reply.delivery

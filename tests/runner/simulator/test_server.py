@@ -271,6 +271,19 @@ def test_calls_that_hang_when_it_is_stopped_are_recorded_as_given_nothing(simula
     assert [(call.status, call.delivery) for call in simulator.calls] == [(None, "none")]
 
 
+def test_a_call_whose_caller_has_gone_is_recorded_as_given_nothing(simulator, client):
+    simulator.will_answer(hang())
+    with socket.create_connection(("127.0.0.1", int(simulator.url.rpartition(":")[2])), timeout=10) as caller:
+        caller.sendall(b"POST /v1beta/models/m:generateContent HTTP/1.1\r\nHost: s\r\nContent-Length: 2\r\n\r\n{}")
+        simulator.wait_for_requests(1)
+    client.ask()  # by then the server knows that the caller has hung up
+
+    simulator.release()
+    simulator.stop()
+
+    assert sorted((call.number, call.status) for call in simulator.calls) == [(1, None), (2, 200)]
+
+
 def test_requests_that_are_no_calls_are_recorded_too(simulator, client):
     client.ask(path="/v1beta/models")
     client.post("[]")
