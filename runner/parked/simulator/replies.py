@@ -13,15 +13,47 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from parked.simulator.request import Request
+from parked.simulator.quotas import Counted, Period, Quota, Refusal, Said
+from parked.simulator.request import Request, tokens_of
 
 JSON_TYPE: Final = "application/json; charset=UTF-8"
 HTML_TYPE: Final = "text/html; charset=UTF-8"
-PER_MINUTE: Final = "GenerateRequestsPerMinutePerProjectPerModel-FreeTier"
-PER_DAY: Final = "GenerateRequestsPerDayPerProjectPerModel-FreeTier"
-
 _PNG: Final = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
-_REQUESTS_METRIC: Final = "generativelanguage.googleapis.com/generate_content_free_tier_requests"
+# What the API calls a quota: its id and its metric, by what it counts, for how long, and whether for each model.
+_NAMES: Final[Mapping[tuple[Counted, Period, bool], tuple[str, str]]] = {
+    (Counted.REQUESTS, Period.MINUTE, True): (
+        "GenerateRequestsPerMinutePerProjectPerModel-FreeTier",
+        "generate_content_free_tier_requests",
+    ),
+    (Counted.REQUESTS, Period.DAY, True): (
+        "GenerateRequestsPerDayPerProjectPerModel-FreeTier",
+        "generate_content_free_tier_requests",
+    ),
+    (Counted.TOKENS, Period.MINUTE, True): (
+        "GenerateContentInputTokensPerModelPerMinute-FreeTier",
+        "generate_content_free_tier_input_token_count",
+    ),
+    (Counted.TOKENS, Period.DAY, True): (
+        "GenerateContentInputTokensPerModelPerDay-FreeTier",
+        "generate_content_free_tier_input_token_count",
+    ),
+    (Counted.REQUESTS, Period.MINUTE, False): (
+        "GenerateContentRequestsPerMinutePerProjectPerRegion",
+        "generate_content_requests",
+    ),
+    (Counted.REQUESTS, Period.DAY, False): (
+        "GenerateContentRequestsPerDayPerProjectPerRegion",
+        "generate_content_requests",
+    ),
+    (Counted.TOKENS, Period.MINUTE, False): (
+        "GenerateContentInputTokensPerMinutePerProjectPerRegion",
+        "generate_content_input_token_count",
+    ),
+    (Counted.TOKENS, Period.DAY, False): (
+        "GenerateContentInputTokensPerDayPerProjectPerRegion",
+        "generate_content_input_token_count",
+    ),
+}
 _QUOTA_MESSAGE: Final = (
     "You exceeded your current quota, please check your plan and billing details. For more information on this error,"
     " head to: https://ai.google.dev/gemini-api/docs/rate-limits. "
@@ -64,7 +96,7 @@ class Reply:
 
 
 def text(text: str = "42") -> Reply:
-    return _answer([{"text": text}], tokens_out=_tokens(text))
+    return _answer([{"text": text}], tokens_out=tokens_of(text))
 
 
 def echo(request: Request) -> Reply:
@@ -96,7 +128,7 @@ def thoughts_and(text: str = "42") -> Reply:
         {"text": "Working it out.", "thought": True},
         {"text": text, "thoughtSignature": "QUJDREVGRw=="},
     ]
-    return _answer(parts, tokens_out=_tokens(text), thoughts=64)
+    return _answer(parts, tokens_out=tokens_of(text), thoughts=64)
 
 
 # --- HTTP 200 without a whole answer ---------------------------------------------------------------------------
@@ -128,7 +160,7 @@ def stopped(finish_reason: str = "MAX_TOKENS", text: str | None = None) -> Reply
     """Any finish reason, with or without text; without text, MAX_TOKENS means that thinking ate the budget."""
     parts = None if text is None else [{"text": text}]
     thoughts = 1999 if finish_reason == "MAX_TOKENS" and text is None else 0
-    return _answer(parts, finish_reason=finish_reason, tokens_out=_tokens(text or ""), thoughts=thoughts)
+    return _answer(parts, finish_reason=finish_reason, tokens_out=tokens_of(text or ""), thoughts=thoughts)
 
 
 def repetition_loop() -> Reply:
@@ -142,7 +174,7 @@ def broken_json() -> Reply:
 
 def unfinished(text: str = "The three main causes are, first,") -> Reply:
     """Text without a finish reason, as of a stream that ended early."""
-    return _answer([{"text": text}], finish_reason=None, tokens_out=_tokens(text))
+    return _answer([{"text": text}], finish_reason=None, tokens_out=tokens_of(text))
 
 
 def error_under_200(code: int = 503, status: str = "UNAVAILABLE", message: str = "The model is overloaded.") -> Reply:
@@ -185,9 +217,9 @@ def error(code: int, status: str, message: str, details: list[Any] | None = None
     return Reply(body, status=code)
 
 
-def rate_limited(retry_delay_s: float = 34.0, quota_id: str = PER_MINUTE, limit: int = 15) -> Reply:
+def rate_limited(retry_delay_s: float = 34.0, quota_id: str | None = None, limit: int = 15) -> Reply:
     """The minute's quota is used up; the body names the quota and the delay."""
-    return _quota_exceeded(retry_delay_s, quota_id, limit)
+    return quota_exceeded(Refusal((Quota(limit, id=quota_id),), retry_delay_s))
 
 
 def rate_limited_without_details(retry_after_s: int | None = None) -> Reply:
@@ -198,12 +230,38 @@ def rate_limited_without_details(retry_after_s: int | None = None) -> Reply:
 
 def daily_quota(retry_delay_s: float = 51.0, limit: int = 20) -> Reply:
     """The day's quota is used up. The delay in the body speaks for a shorter window, as the real one does."""
-    return _quota_exceeded(retry_delay_s, PER_DAY, limit)
+    return quota_exceeded(Refusal((Quota(limit, per=Period.DAY),), retry_delay_s))
 
 
 def no_quota() -> Reply:
     """The limit is 0: this tier has no access to the model."""
-    return _quota_exceeded(45.0, PER_DAY, 0)
+    return daily_quota(45.0, limit=0)
+
+
+def quota_exceeded(refusal: Refusal) -> Reply:
+    """What quotas refuse, in the words that each of them says."""
+    named = [quota for quota in refusal.violated if Said.QUOTA in quota.says]
+    tells_delay = any(Said.DELAY in quota.says for quota in refusal.violated)
+    if not named and not tells_delay:
+        return rate_limited_without_details()
+    delay = f"{refusal.delay_s:.3f}".rstrip("0").rstrip(".") + "s"
+
+    def body(request: Request) -> Any:
+        violations = [_violation(quota, request.model) for quota in named]
+        lines = [_QUOTA_MESSAGE]
+        for quota, violation in zip(named, violations, strict=True):
+            where = f"model: {request.model}" if quota.per_model else "region: global"
+            lines.append(f"* Quota exceeded for metric: {violation['quotaMetric']}, limit: {quota.limit}, {where}")
+        details: list[dict[str, Any]] = [_HELP]
+        if named:
+            details.append({"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": violations})
+        if tells_delay:
+            lines.append(f"Please retry in {delay}.")
+            details.append({"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay})
+        message = "\n".join(lines)
+        return {"error": {"code": 429, "message": message, "status": "RESOURCE_EXHAUSTED", "details": details}}
+
+    return Reply(body, status=429)
 
 
 def billing_required() -> Reply:
@@ -359,7 +417,7 @@ def _answer(
 
 def _envelope(request: Request, *, tokens_out: int = 0, thoughts: int = 0) -> dict[str, Any]:
     """What stands beside the candidates. The API leaves counts of 0 out."""
-    tokens_in = _tokens(request.text)
+    tokens_in = tokens_of(request.text)
     counts = {"promptTokenCount": tokens_in, "candidatesTokenCount": tokens_out, "thoughtsTokenCount": thoughts}
     usage: dict[str, Any] = {name: count for name, count in counts.items() if count}
     usage["totalTokenCount"] = tokens_in + tokens_out + thoughts
@@ -371,27 +429,16 @@ def _envelope(request: Request, *, tokens_out: int = 0, thoughts: int = 0) -> di
     }
 
 
-def _quota_exceeded(retry_delay_s: float, quota_id: str, limit: int) -> Reply:
-    def body(request: Request) -> Any:
-        violation: dict[str, Any] = {
-            "quotaMetric": _REQUESTS_METRIC,
-            "quotaId": quota_id,
-            "quotaDimensions": {"location": "global", "model": request.model},
-        }
-        if limit:  # the API leaves a limit of 0 out here; the message still says it
-            violation["quotaValue"] = str(limit)
-        message = (
-            f"{_QUOTA_MESSAGE}\n* Quota exceeded for metric: {_REQUESTS_METRIC}, limit: {limit}, model: {request.model}"
-            f"\nPlease retry in {retry_delay_s:g}s."
-        )
-        details = [
-            _HELP,
-            {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]},
-            {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{retry_delay_s:g}s"},
-        ]
-        return {"error": {"code": 429, "message": message, "status": "RESOURCE_EXHAUSTED", "details": details}}
-
-    return Reply(body, status=429)
+def _violation(quota: Quota, model: str) -> dict[str, Any]:
+    id_, metric = _NAMES[quota.counted, quota.per, quota.per_model]
+    violation: dict[str, Any] = {
+        "quotaMetric": f"generativelanguage.googleapis.com/{metric}",
+        "quotaId": quota.id or id_,
+        "quotaDimensions": {"location": "global", **({"model": model} if quota.per_model else {})},
+    }
+    if quota.limit:  # the API leaves a limit of 0 out here; the message still says it
+        violation["quotaValue"] = str(quota.limit)
+    return violation
 
 
 def _error_info(reason: str, **metadata: str) -> dict[str, Any]:
@@ -401,8 +448,3 @@ def _error_info(reason: str, **metadata: str) -> dict[str, Any]:
         "domain": "googleapis.com",
         "metadata": metadata,
     }
-
-
-def _tokens(text: str) -> int:
-    """Roughly what a tokenizer would count."""
-    return -(-len(text) // 4)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
 
 # `/v1beta/models/M:method`, and Vertex AI's longer ways to the same: `/v1beta1/projects/…/publishers/google/models/M:…`
 _PATH: Final = re.compile(r"/v1\w*/(?:.+/)?(?:models|tunedModels)/([^/:]+):(\w+)")
@@ -23,6 +24,7 @@ class Request:
     headers: Mapping[str, str]  # names in any case
     path: str  # with the query
     at: float  # seconds on the monotonic clock, when it had arrived
+    at_s: float  # the same since the first request arrived
     text: str  # the text of the prompt: that of all contents, without the system instruction
     call: int  # 1-based: how often this model was asked this prompt so far
     number: int  # 1-based: how many requests there were so far
@@ -32,6 +34,11 @@ class Request:
         """The generation config, in either of the API's two spellings; empty if there is none."""
         config = self.body.get("generationConfig", self.body.get("generation_config"))
         return config if isinstance(config, Mapping) else {}
+
+    @property
+    def key(self) -> str:
+        """The API key that it came with, in either of the API's two ways; empty if there is none."""
+        return self.headers.get("x-goog-api-key") or (parse_qs(urlsplit(self.path).query).get("key") or [""])[0]
 
 
 def parse_path(path: str) -> tuple[str, str]:
@@ -45,6 +52,11 @@ def prompt_text(body: Any) -> str:
     contents = body.get("contents") if isinstance(body, dict) else None
     parts = [part for content in _items(contents) if isinstance(content, dict) for part in _items(content.get("parts"))]
     return "\n".join(part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))
+
+
+def tokens_of(text: str) -> int:
+    """Return roughly what a tokenizer would count."""
+    return -(-len(text) // 4)
 
 
 def _items(value: Any) -> list[Any]:

@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 from aiohttp import web
 
 from parked.errors import ParkedError
+from parked.simulator.record import Call
 from parked.simulator.replies import Delivery, Reply, echo, error, invalid_request
 from parked.simulator.request import METHODS, STREAM, Request, parse_path, prompt_text
 
@@ -28,13 +29,29 @@ class Simulator:
     """A server in a thread of its own; use it in a `with`, or call `start` and `stop`.
 
     It answers each request with the next reply of `will_answer`, else with what the rule of `answers` returns, else
-    with a short text about the prompt. Those methods, and what it has seen (`requests`), may be used from any thread.
+    with a short text about the prompt. Those methods, and what it has seen (`requests`, `calls`), may be used from any
+    thread.
     """
 
-    def __init__(self, *, host: str = "127.0.0.1", port: int = 0, records: bool = True) -> None:
-        """Port 0 means any free one. Without `records` no request is kept, for runs larger than memory."""
+    def __init__(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        records: bool = True,
+        record: Callable[[Call], None] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Port 0 means any free one. Without `records` no request or call is kept, for runs larger than memory.
+
+        `record` is told of each call once it is over, in the simulator's own thread. By the `monotonic` clock go the
+        times of requests, and with them quotas and rules for a time; delays are always real.
+        """
         self.requests: list[Request] = []  # in the order of their arrival; only ever appended to
-        self._host, self._port, self._records = host, port, records
+        self.calls: list[Call] = []  # in the order in which they were over; only ever appended to
+        self._host, self._port, self._records, self._record = host, port, records, record
+        self._monotonic = monotonic
+        self._first_at: float | None = None  # when the first request arrived
         self._queue: deque[Reply] = deque()
         self._rule: Rule | None = None
         self._asked: Counter[int] = Counter()  # by hash, so that long prompts aren't kept
@@ -143,14 +160,30 @@ class Simulator:
 
     async def _answer(self, http: web.BaseRequest) -> web.StreamResponse:
         request = self._take(http, await http.content.read())  # not `http.read()`, which stops at a megabyte
-        reply = self._reply(request)
-        if reply.delay_s:
-            await asyncio.sleep(reply.delay_s)
-        if self._holds or reply.held:
-            released = asyncio.get_running_loop().create_future()
-            self._held.append(released)
-            await released
-        return await _sent(reply, request, http)
+        sent, delivery = None, Delivery.NONE  # until something is
+        try:
+            reply = self._reply(request)
+            if reply.delay_s:
+                await asyncio.sleep(reply.delay_s)
+            if self._holds or reply.held:
+                released = asyncio.get_running_loop().create_future()
+                self._held.append(released)
+                await released
+            if http.transport is None:  # whoever asked has gone meanwhile
+                return web.Response()
+            response = await _sent(reply, request, http)
+            if reply.delivery is not Delivery.NONE:
+                sent, delivery = reply.status, reply.delivery
+            return response
+        finally:
+            took_s = self._monotonic() - request.at
+            self._keep(Call.of(request, took_s=took_s, status=sent, delivery=delivery))
+
+    def _keep(self, call: Call) -> None:
+        if self._records:
+            self.calls.append(call)
+        if self._record is not None:
+            self._record(call)
 
     def _take(self, http: web.BaseRequest, raw: bytes) -> Request:
         model, method = parse_path(http.path) if http.method == "POST" else ("", "")
@@ -163,13 +196,16 @@ class Simulator:
         with self._arrived:
             self._number += 1
             self._asked[key] += 1
+            now = self._monotonic()
+            self._first_at = now if self._first_at is None else self._first_at
             request = Request(
                 model=model,
                 method=method,
                 body=body,
                 headers=http.headers,
                 path=http.path_qs,
-                at=time.monotonic(),
+                at=now,
+                at_s=now - self._first_at,
                 text=text,
                 call=self._asked[key],
                 number=self._number,
@@ -195,26 +231,46 @@ class Simulator:
                 released.set_result(None)
 
 
-def serve(*, host: str = "127.0.0.1", port: int = 0, rule: Rule | None = None, announce: Callable[[str], None]) -> None:
+def serve(
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    rule: Rule | None = None,
+    record: Callable[[Call], None] | None = None,
+    announce: Callable[[str], None],
+) -> None:
     """Serve until SIGTERM or SIGINT; `announce` is told the base URL once requests are taken. Main thread only.
 
     Raises:
-        ParkedError: the address can't be listened on.
+        ParkedError: the address can't be listened on; or what `record` raises, which ends it.
     """
     ended = threading.Event()
+    failures: list[ParkedError] = []
 
     def end(_number: int, _frame: FrameType | None) -> None:
         ended.set()
 
+    def keep(call: Call) -> None:
+        assert record is not None
+        if failures:
+            return
+        try:
+            record(call)
+        except ParkedError as exc:
+            failures.append(exc)
+            ended.set()
+
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        with Simulator(host=host, port=port, records=False) as simulator:
+        with Simulator(host=host, port=port, records=False, record=keep if record else None) as simulator:
             simulator.answers(rule)
             announce(simulator.url)
             ended.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if failures:
+        raise failures[0]
 
 
 async def _sent(reply: Reply, request: Request, http: web.BaseRequest) -> web.StreamResponse:

@@ -10,6 +10,7 @@ import pytest
 
 from parked.errors import ParkedError
 from parked.simulator import Simulator
+from parked.simulator.record import RecordFile
 from parked.simulator.replies import (
     cut_body,
     drop_connection,
@@ -21,6 +22,7 @@ from parked.simulator.replies import (
     stopped,
     text,
 )
+from parked.simulator.script import parse_script
 
 STREAM = "/v1beta/models/gemini-3.5-flash:streamGenerateContent"
 
@@ -226,3 +228,97 @@ def test_a_long_run_need_not_be_kept(connect):
 
         simulator.wait_for_requests(1)
         assert simulator.requests == []
+
+
+# --- the record ---------------------------------------------------------------------------------------------------
+
+
+def test_every_call_is_recorded_with_its_time_its_prompt_and_what_it_got(simulator, client):
+    simulator.will_answer(rate_limited(), slow(text("42"), 0.02))
+    for prompt in ("img-1", "img-1", "x" * 300):
+        client.ask(prompt)
+
+    calls = [(call.number, call.call, call.text, call.status, call.delivery) for call in simulator.calls]
+
+    assert calls == [
+        (1, 1, "img-1", 429, "whole"),
+        (2, 2, "img-1", 200, "whole"),
+        (3, 1, "x" * 200, 200, "whole"),
+    ]
+    assert [call.model for call in simulator.calls] == ["gemini-3.5-flash"] * 3
+    assert simulator.calls[0].at_s == 0
+    assert 0 < simulator.calls[1].at_s < simulator.calls[2].at_s < 60
+    assert 0.02 <= simulator.calls[1].took_s < 60
+
+
+def test_a_call_that_got_nothing_or_half_an_answer_says_so_in_the_record(simulator, client):
+    simulator.will_answer(drop_connection(), cut_body())
+    for _ in range(2):
+        with pytest.raises(HTTPException):
+            client.ask()
+
+    assert [(call.status, call.delivery) for call in simulator.calls] == [(None, "none"), (200, "cut")]
+
+
+def test_calls_that_hang_when_it_is_stopped_are_recorded_as_given_nothing(simulator, client):
+    simulator.will_answer(hang())
+    with ThreadPoolExecutor() as threads:
+        asked = threads.submit(client.ask)
+        simulator.wait_for_requests(1)
+        simulator.stop()
+        assert isinstance(asked.exception(10), HTTPException)
+
+    assert [(call.status, call.delivery) for call in simulator.calls] == [(None, "none")]
+
+
+def test_a_call_whose_caller_has_gone_is_recorded_as_given_nothing(simulator, client):
+    simulator.will_answer(hang())
+    with socket.create_connection(("127.0.0.1", int(simulator.url.rpartition(":")[2])), timeout=10) as caller:
+        caller.sendall(b"POST /v1beta/models/m:generateContent HTTP/1.1\r\nHost: s\r\nContent-Length: 2\r\n\r\n{}")
+        simulator.wait_for_requests(1)
+    client.ask()  # by then the server knows that the caller has hung up
+
+    simulator.release()
+    simulator.stop()
+
+    assert sorted((call.number, call.status) for call in simulator.calls) == [(1, None), (2, 200)]
+
+
+def test_requests_that_are_no_calls_are_recorded_too(simulator, client):
+    client.ask(path="/v1beta/models")
+    client.post("[]")
+
+    assert [(call.model, call.text, call.status) for call in simulator.calls] == [
+        ("", "What is six times seven?", 404),
+        ("gemini-3.5-flash", "", 400),
+    ]
+
+
+def test_a_record_holds_no_key(tmp_path, connect):
+    file = tmp_path / "record.jsonl"
+    with RecordFile(file) as record, Simulator(record=record.add, records=False) as simulator:
+        connect(simulator).ask("hello", path="/v1beta/models/m:generateContent?key=SECRET")
+
+        assert simulator.calls == []
+
+    [line] = file.read_text().splitlines()
+    assert json.loads(line).keys() == {
+        "number", "at_s", "took_s", "model", "text", "call", "status", "delivery",
+    }  # fmt: skip
+    assert "SECRET" not in line
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_quotas_and_times_go_by_the_clock_that_a_test_brings(connect, clock):
+    script = {
+        "rules": [{"when": {"from_s": 120}, "reply": "overloaded"}, {"quotas": [{"requests": 1, "per": "minute"}]}]
+    }
+    with Simulator(monotonic=clock.monotonic) as simulator:
+        simulator.answers(parse_script(script))
+        statuses = []
+        for wait_s in (0, 30, 30, 60):
+            clock.now += wait_s
+            statuses.append(connect(simulator).ask().status)
+
+    assert statuses == [200, 429, 200, 503]
+    assert [call.at_s for call in simulator.calls] == [0, 30, 60, 120]

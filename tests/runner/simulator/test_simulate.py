@@ -25,7 +25,8 @@ def parked_simulate(*words):
 def test_it_serves_as_its_script_says_until_a_signal_ends_it_in_order(tmp_path, number):
     script = tmp_path / "script.json"
     script.write_text(json.dumps({"rules": [{"reply": "overloaded"}]}))
-    with parked_simulate("--port", "0", "--script", str(script)) as process:
+    record = tmp_path / "record.jsonl"
+    with parked_simulate("--port", "0", "--script", str(script), "--record", str(record)) as process:
         words = process.stdout.readline().split()
         url = words[1].partition("=")[2]
         with pytest.raises(HTTPError) as caught:
@@ -39,6 +40,7 @@ def test_it_serves_as_its_script_says_until_a_signal_ends_it_in_order(tmp_path, 
     assert words[0] == "export"
     assert words[2] == "GEMINI_API_KEY=simulated"
     assert caught.value.code == 503
+    assert [json.loads(line)["status"] for line in record.read_text().splitlines()] == [503]
     assert status == 0
     assert time.monotonic() - signalled < 1
 
@@ -55,7 +57,7 @@ def test_a_port_in_use_is_one_sentence_and_status_3(capsys):
     assert error.count("\n") == 1
 
 
-def test_a_malformed_script_is_one_sentence_and_status_3(tmp_path, capsys):
+def test_a_malformed_script_is_one_sentence_and_status_2(tmp_path, capsys):
     script = tmp_path / "script.json"
     script.write_text('{"rules": [{"reply": "overload"}]}')
 
@@ -70,3 +72,22 @@ def test_a_malformed_script_is_one_sentence_and_status_3(tmp_path, capsys):
 def test_a_port_that_is_none_is_refused(capsys):
     assert main(["simulate", "--port", "70000"]) == 2
     assert "--port must be a number from 0 to 65535, got 70000" in capsys.readouterr().err
+
+
+def test_a_record_that_can_not_be_written_is_one_sentence_and_status_3(tmp_path, capsys):
+    status = main(["simulate", "--port", "0", "--record", str(tmp_path)])
+
+    assert status == 3
+    assert capsys.readouterr().err == f"parked: can't write the record {tmp_path}: Is a directory\n"
+
+
+def test_a_disk_that_is_full_ends_it_with_a_sentence_and_status_3():
+    with parked_simulate("--port", "0", "--record", "/dev/full") as process:
+        url = process.stdout.readline().split()[1].partition("=")[2]
+        urlopen(Request(f"{url}/v1beta/models/m:generateContent", b"{}", method="POST"), timeout=10).close()
+
+        status = process.wait(10)
+        error = process.stderr.read()
+
+    assert status == 3
+    assert error.splitlines()[-1] == "parked: can't write the record /dev/full: No space left on device"
