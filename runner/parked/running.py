@@ -14,7 +14,7 @@ from parked.course import Hold, Raised, Reply, Returned, Rules
 from parked.delay import next_pacific_midnight
 from parked.errors import InvalidJob, SettingsError
 from parked.gate import Gates
-from parked.job import ANSWERED, Job, Outcome, State, check_name
+from parked.job import ANSWERED, Job, Outcome, State, check_keys, check_name
 from parked.judge import Judged, judge_answer, judge_exception, text_of
 from parked.ledger import Ledger
 from parked.ledger import operations as op
@@ -64,6 +64,8 @@ class Running:
         self.caller = self.caller or name_of(self.call_model)
         check = name_of(self.check) if self.check else ""
         self.checker = self.checker or str(CheckerName(check, self.allow_truncated))
+        check_name("the name of call_model", self.caller)
+        check_name("the name of the check", self.checker, empty=True)
         describe = getattr(self.call_model, "destination", None)
         if describe is not None:
             self.spans.destination = Destination(*describe())
@@ -249,8 +251,9 @@ def acceptance(job: Job, pipeline: str, batch: str, called: op.Called) -> op.Acc
     """The operation that takes a job on as pending.
 
     Raises:
-        InvalidJob: its payload is no JSON value.
+        InvalidJob: its payload is no JSON value, or its names are too long together.
     """
+    check_keys(job, pipeline=pipeline, batch=batch, caller=called.caller, checker=called.checker)
     body, hashed = encode(job.payload), identity(job.payload)
     return op.Accept(pipeline, batch, job.job_id, job.model, body, hashed, called.caller, called.checker)
 
