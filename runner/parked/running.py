@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from parked.calls import Call
 from parked.check import Check, CheckerName, checked
 from parked.course import Hold, Raised, Reply, Returned, Rules
 from parked.delay import next_pacific_midnight
-from parked.errors import InvalidJob, SettingsError
+from parked.errors import InvalidJob, LedgerUnavailable, SettingsError
 from parked.gate import Gates
 from parked.job import ANSWERED, Job, Outcome, State, check_keys, check_name
 from parked.judge import Judged, judge_answer, judge_exception, text_of
@@ -23,6 +24,8 @@ from parked.ledger.operations import NO_SPAN, JobRow, SpanIds
 from parked.policy import Policy, decide, is_strike
 from parked.telemetry import Destination, JobName, JobTrace, Spans
 from parked.timing import Clock, SystemClock
+
+_log = logging.getLogger("parked.runner")
 
 
 class CallModel(Protocol):
@@ -164,7 +167,10 @@ class Running:
                     tokens_out=judged.usage.tokens_out,
                     response_id=judged.response_id,
                 )
-                self.ledger.submit(op.Answer(job_id, owner_id, attempt, encode_answer(judged.answer), closing))
+                try:
+                    self.ledger.submit(op.Answer(job_id, owner_id, attempt, encode_answer(judged.answer), closing))
+                except LedgerUnavailable:  # the program has closed it meanwhile
+                    _log.warning("late_answer_lost job=%d", job_id)
 
         return keep
 
