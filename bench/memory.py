@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 import benchlib
 
 MODEL = "gemini-3.5-flash"
+IN_FLIGHT = 32
 
 
 def answer(payload: Any, model: str) -> str:
@@ -21,19 +23,25 @@ def answer(payload: Any, model: str) -> str:
     return "The customer cannot sign in after the update. " * 8
 
 
-def write_jobs(path: Path, jobs: int) -> None:
+def write_jobs(path: Path, jobs: int, *, bad: bool) -> None:
+    """With `bad` one line of a hundred more is no JSON."""
     with path.open("w") as file:
         for number in range(jobs):
             contents = f'[{{"parts": [{{"text": "Summarise ticket {number} in one line."}}]}}]'
             file.write(f'{{"key": "ticket-{number}", "request": {{"contents": {contents}}}}}\n')
+            if bad and number % 100 == 50:
+                file.write('{"key": "ticket-\n')
 
 
-def run(jobs: int, *, port: int | None) -> benchlib.Figures:
-    """Run so many jobs with the real command, against the server on `port` or with `answer`."""
+def run(jobs: int, *, port: int | None, kills: int) -> benchlib.Figures:
+    """Run so many jobs with the real command, against the server on `port` or with `answer`.
+
+    With `kills` one line of a hundred is bad, and the command is killed so many times on its way and run again.
+    """
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as folder:
         source, out = Path(folder) / "jobs.jsonl", Path(folder) / "answers.jsonl"
-        write_jobs(source, jobs)
-        words = ["run", str(source), "--out", str(out), "--model", MODEL, "--concurrency", "32"]
+        write_jobs(source, jobs, bad=bool(kills))
+        words = ["run", str(source), "--out", str(out), "--model", MODEL, "--concurrency", str(IN_FLIGHT)]
         words += ["--ledger", f"sqlite:///{folder}/parked.db"]
         environment = benchlib.environment()
         if port is None:
@@ -42,30 +50,54 @@ def run(jobs: int, *, port: int | None) -> benchlib.Figures:
         else:
             environment |= {"GEMINI_API_KEY": "bench", "GOOGLE_GEMINI_BASE_URL": f"http://127.0.0.1:{port}"}
         begun = time.perf_counter()
-        process = subprocess.Popen([sys.executable, "-m", "parked.cli", *words], env=environment)
-        _, status, used = os.wait4(process.pid, 0)
+        if kills:
+            words.append("--skip-bad-lines")
+        peaks_mb = []
+        for number in range(1, kills + 2):
+            process = subprocess.Popen([sys.executable, "-m", "parked.cli", *words], env=environment)
+            if number <= kills:
+                wait_for(out, jobs * number // (kills + 1), process)
+                process.kill()
+            _, status, used = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            peaks_mb.append(used.ru_maxrss / 1024)  # Linux counts in KiB
         took_s = time.perf_counter() - begun
-        process.returncode = os.waitstatus_to_exitcode(status)
         with out.open() as lines:
-            answered = sum(1 for _ in lines)
-        if process.returncode != 0 or answered != jobs:
-            raise SystemExit(f"{answered} of {jobs} jobs were answered, exit status {process.returncode}")
-        return {"peak_mb": used.ru_maxrss / 1024, "took_s": took_s}  # Linux counts in KiB
+            answered = [json.loads(line)["job_id"] for line in lines]
+        # Those under way when it was killed are parked, for `parked replay`.
+        missing = jobs - len(set(answered))
+        if process.returncode not in (0, 1) or len(set(answered)) != len(answered) or missing > kills * IN_FLIGHT:
+            raise SystemExit(f"{len(answered)} answers, {missing} missing, exit status {process.returncode}")
+        return {"peak_mb": max(peaks_mb), "took_s": took_s, "orphans": missing}
+
+
+def wait_for(out: Path, lines: int, process: subprocess.Popen[bytes]) -> None:
+    while process.poll() is None:
+        if out.exists() and out.read_bytes().count(b"\n") >= lines:
+            return
+        time.sleep(0.2)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, nargs="+", default=[2_000, 200_000])
     parser.add_argument("--plain", action="store_true", help="with a plain function instead of the SDK: faster")
+    parser.add_argument("--kills", type=int, default=0, help="kill and resume each run so often; 1 %% of bad lines")
     args = parser.parse_args()
     benchlib.print_machine()
     with benchlib.server() as port:
-        results = {jobs: run(jobs, port=None if args.plain else port) for jobs in args.jobs}
+        results = {jobs: run(jobs, port=None if args.plain else port, kills=args.kills) for jobs in args.jobs}
     least = results[args.jobs[0]]["peak_mb"]
     benchlib.table(
-        ("jobs", "peak RSS MB", "ratio", "seconds"),
+        ("jobs", "peak RSS MB", "ratio", "seconds", "parked as orphans"),
         [
-            (f"{n:,}", f"{r['peak_mb']:.0f}", f"{r['peak_mb'] / least:.2f}", f"{r['took_s']:.0f}")
+            (
+                f"{n:,}",
+                f"{r['peak_mb']:.0f}",
+                f"{r['peak_mb'] / least:.2f}",
+                f"{r['took_s']:.0f}",
+                f"{r['orphans']:.0f}",
+            )
             for n, r in results.items()
         ],
     )

@@ -126,7 +126,8 @@ def name_of(value: Any) -> str:
     value = getattr(value, "value", value)
     if value is None or value == "" or isinstance(value, (Mapping, list)):
         return ""
-    return str(value).strip().upper()[:80]
+    name = str(value).strip().upper()[:80]
+    return name if name.isascii() else ascii(name)[1:-1]  # the exporter of spans takes no lone surrogate
 
 
 def is_blank(value: Any) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any, Final, NamedTuple, Self
 
+from parked.course import NEVER_AN_OUTCOME
 from parked.judge import Judged, rejected_by_check, worded
 
 Check = Callable[[Any], object]
@@ -48,7 +49,9 @@ def checked(check: Check, judged: Judged) -> Judged:
     """
     try:
         return passed(judged, check(copy_of(judged.answer)))
-    except Exception as exc:  # noqa: BLE001 - a user's function may find fault with any exception
+    except NEVER_AN_OUTCOME:
+        raise
+    except BaseException as exc:  # noqa: BLE001 - a user's function may find fault with anything
         return refused(judged, exc)
 
 

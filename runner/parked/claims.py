@@ -6,7 +6,9 @@ and nothing is claimed that could only wait. There is no notice of new jobs but 
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
@@ -69,13 +71,23 @@ async def claiming(
             continue
         workers.give_back(free - len(claimed.started))  # the others go with the jobs
         gives_up = premises.clock.monotonic() + patience_s
-        for started in claimed.started:
-            last = started.row.pipeline
-            yield _handful(runnings[Called(started.row.caller, started.row.checker)], started)
+        waiting = deque(claimed.started)
+        try:
+            while waiting:
+                row = waiting[0].row
+                handful = _handful(runnings[Called(row.caller, row.checker)], waiting[0])
+                waiting.popleft()
+                last = row.pipeline
+                yield handful
+        finally:  # ended in between, or a payload can't be read
+            for started in waiting:
+                pool.hand_back(Hold(started.row, None, premises.ledger.owner_id, attempt=started.attempt))
 
         strangers = {lane.called for lane in claimed.left} - runnings.keys()
         if claimed.started or strangers:
             continue
+        for _ in range(2):  # steps of the loop, in which courses end that were answered by the commit of this claim
+            await asyncio.sleep(0)
         at_a_gate = any(runnings[lane.called] for lane in claimed.left)
         if until_empty and not at_a_gate and not pool.in_hand():
             return

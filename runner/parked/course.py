@@ -90,8 +90,15 @@ class Hold:
     stored: Body | None = None  # the answer that was there before, where it was read already
 
     def release(self) -> op.Release:
-        """The operation that hands the job back as it is; an open attempt is closed as interrupted."""
-        return op.Release(self.row.id, self.owner_id, attempt=self.attempt)
+        """The operation that hands the job back as it is; an open attempt is closed as interrupted.
+
+        Between two attempts it names the one before: another course that has started the job since keeps it.
+        """
+        return op.Release(self.row.id, self.owner_id, attempt=self.row.calls if self.attempt is None else self.attempt)
+
+    def let_go(self) -> None:
+        """The job was handed back: its row says so."""
+        self.row = self.row._replace(state=State.PENDING if self.replay_id is None else State.PARKED)
 
     @property
     def model(self) -> str:

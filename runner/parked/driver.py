@@ -40,14 +40,26 @@ class LoopChannel:
         self._waiting: dict[Ticket, asyncio.Future[Any]] = {}
         self._look_is_due = False
 
-    def send(self, operation: op.Operation) -> asyncio.Future[Any]:
-        return self.send_many((operation,))[0]
+    async def record(self, operation: op.Operation) -> Any:
+        """Have an operation committed and return its result.
+
+        Whatever ends the waiting, jobs that the operation starts are handed back.
+        """
+        ticket = Ticket(operation, self)
+        try:
+            return await self._handed_in([ticket])[0]
+        except BaseException:
+            self._ledger.forsake(ticket)
+            raise
 
     def send_many(self, operations: Iterable[op.Operation]) -> list[asyncio.Future[Any]]:
-        futures = []
-        for ticket in self._ledger.submit_many(list(operations), self, look=False):
-            future = self._waiting[ticket] = self._loop.create_future()
-            futures.append(future)
+        """Hand in operations that start nothing."""
+        return self._handed_in([Ticket(operation, self) for operation in operations])
+
+    def _handed_in(self, tickets: list[Ticket]) -> list[asyncio.Future[Any]]:
+        futures = [self._loop.create_future() for _ in tickets]
+        self._waiting.update(zip(tickets, futures, strict=True))
+        self._ledger.hand_in(tickets, look=False)
         if not self._look_is_due:
             # Two turns of the loop later: what answers of this turn lead to, the next claim, then shares their commit.
             self._look_is_due = True
@@ -60,10 +72,8 @@ class LoopChannel:
 
     def deliver(self, tickets: list[Ticket]) -> None:
         """Called by the writer's thread. A loop that has ended waits for nothing any more."""
-        try:
-            self._loop.call_soon_threadsafe(self._resolve, tickets)
-        except RuntimeError:
-            return
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(_Delivery(self._ledger, self._resolve, tickets))
 
     def _resolve(self, tickets: list[Ticket]) -> None:
         for ticket in tickets:
@@ -74,6 +84,21 @@ class LoopChannel:
                 future.set_exception(ticket.error)
             else:
                 future.set_result(ticket.result)
+
+
+class _Delivery:
+    """Answers on their way to a loop. If it is closed before they arrive, it drops them, and nobody has them."""
+
+    def __init__(self, ledger: Ledger, resolve: Callable[[list[Ticket]], None], tickets: list[Ticket]) -> None:
+        self._ledger, self._resolve, self._tickets = ledger, resolve, tickets
+
+    def __call__(self) -> None:
+        tickets, self._tickets = self._tickets, []
+        self._resolve(tickets)
+
+    def __del__(self) -> None:
+        for ticket in self._tickets:
+            self._ledger.forsake(ticket)
 
 
 class Driver:
@@ -136,7 +161,7 @@ class Driver:
         gives_up = clock.monotonic() + ledger.write_patience_s
         while True:
             try:
-                return await self._channel.send(operation)
+                return await self._channel.record(operation)
             except OwnerLost:
                 operation = self._on.renewed(hold, operation)
             except LedgerUnavailable:
@@ -167,7 +192,13 @@ class Driver:
                 await _end_of(call)
         except TimeoutError:
             return passed(judged, f"the check was not done within {timeout_s:g} s")
-        except Exception as exc:  # noqa: BLE001 - a check finds fault with any exception
+        except asyncio.CancelledError as exc:
+            if _cancels_us():
+                raise
+            return refused(judged, exc)
+        except NEVER_AN_OUTCOME:
+            raise
+        except BaseException as exc:  # noqa: BLE001 - a check finds fault with anything
             return refused(judged, exc)
         if isinstance(call.outcome, Raised):
             raise call.outcome.error  # what `inspect` lets through ends programs
@@ -182,8 +213,7 @@ class Driver:
                 return Returned(await self._acall(ask.payload, ask.model))
             return await self._call_in_thread(ask, hold)
         except asyncio.CancelledError as exc:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if _cancels_us():
                 raise
             return Raised(exc)
         except NEVER_AN_OUTCOME:
@@ -203,6 +233,12 @@ class Driver:
         if isinstance(call.outcome, Raised) and isinstance(call.outcome.error, NEVER_AN_OUTCOME):
             raise call.outcome.error
         return call.outcome
+
+
+def _cancels_us() -> bool:
+    """Whether a cancellation is meant for the task that runs, and wasn't just raised by what it called."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def _end_of(call: Call) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+from parked.errors import InvalidJob
 from parked.fingerprint import fingerprint
-from parked.job import Job
+from parked.job import Job, check_keys, check_name
 from parked.judge import classify_http_error
 from parked.ledger.codec import encode, identity
 from parked.ledger.operations import Closing, TakeOver
 from parked.verdict import MEANINGS, Disposition, Kind, Reason, Verdict
 
+MOST_CALLS: Final = 1_000_000_000
 RULE: Final = "elsewhere.class"  # of a failure that nothing but its class and message tell of
 
 
@@ -32,8 +34,13 @@ def take_over(
     """Return the operation that parks a job under the class that it had.
 
     Raises:
-        InvalidJob: its payload is no JSON value.
+        InvalidJob: its payload is no JSON value, its class is no name, or nobody makes so many calls.
     """
+    if failed.error_class is not None:
+        check_name("error_class", failed.error_class)
+    if not isinstance(failed.attempts, int) or not 0 <= failed.attempts <= MOST_CALLS:
+        raise InvalidJob(f"attempts must be a whole number from 0 to {MOST_CALLS:,}, got {failed.attempts!r}")
+    check_keys(failed.job, pipeline=pipeline, batch=batch, caller=caller, checker="")
     verdict = _verdict(failed.error_class or "", failed.message)
     error_class = failed.error_class
     if error_class is None:

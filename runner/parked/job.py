@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from parked.verdict import Verdict
 
 MAX_NAME_CHARS: Final = 512
+# Of names that one index of a ledger holds together: PostgreSQL takes 2,704 bytes in an entry, some of them its own.
+MAX_KEY_BYTES: Final = 2_600
 
 
 class State(StrEnum):
@@ -142,3 +144,20 @@ def check_name(field: str, value: object, *, empty: bool = False) -> None:
     for character in value:
         if unicodedata.category(character) in {"Cc", "Cs"}:
             raise InvalidJob(f"{field} holds the character U+{ord(character):04X}, which is not allowed in a name")
+
+
+def check_keys(job: Job, *, pipeline: str, batch: str, caller: str, checker: str) -> None:
+    """Refuse names that are too long together to be looked up by.
+
+    Raises:
+        InvalidJob: more than 2,600 bytes of UTF-8.
+    """
+    for what, names in (
+        ("job_id, pipeline and batch", (job.job_id, pipeline, batch)),
+        ("pipeline, model and the names of call_model and check", (pipeline, job.model, caller, checker)),
+    ):
+        if 4 * sum(map(len, names)) <= MAX_KEY_BYTES:  # the usual case
+            continue
+        size = sum(len(name.encode()) for name in names)
+        if size > MAX_KEY_BYTES:
+            raise InvalidJob(f"{what} have {size} bytes together; at most {MAX_KEY_BYTES} are allowed")

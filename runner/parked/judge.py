@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 _CHAIN_LENGTH: Final = 20
+_ID_CHARS: Final = 200  # of an id of the server's
 _TOKEN_FAULT: Final = ("google.auth.RefreshError",)  # as what it is judged where gRPC found no token
 
 
@@ -164,7 +165,7 @@ def _judge_response(
         answer=response if flaw is None else None,
         text=text_of(response) if flaw is None else None,
         usage=answers.usage_of(response),
-        response_id=response_id if isinstance(response_id, str) else None,
+        response_id=_kept_id(response_id) if isinstance(response_id, str) else None,
         finish_reasons=answers.finish_reasons_of(response, facts),
     )
 
@@ -369,6 +370,11 @@ def _shape_verdict(name: str, message: str) -> Verdict:
     return _failure(rule.name, rule.reason, message=message)
 
 
+def _kept_id(text: str) -> str:
+    """An id of the server's as any database and exporter takes it."""
+    return text if len(text) <= _ID_CHARS and text.isascii() and text.isprintable() else scrubbed(text, limit=_ID_CHARS)
+
+
 def _unreadable(exc: Exception) -> Verdict:
     return _shape_verdict("judge.failed", f"the outcome could not be read: {type(exc).__name__}")
 
@@ -386,7 +392,7 @@ def _failure(
 ) -> Verdict:
     meaning = MEANINGS[reason]
     message = scrubbed(message)
-    quota_id = scrubbed(quota_id, limit=200) if quota_id else None
+    quota_id = scrubbed(quota_id, limit=_ID_CHARS) if quota_id else None
     return Verdict(
         ok=False,
         rule=rule,

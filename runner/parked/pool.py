@@ -166,7 +166,13 @@ class Pool:
 
     async def started(self, operation: op.Operation) -> Any:
         """Have an operation committed that starts jobs for a source. If nobody waits any more, they are handed back."""
-        return await self._started_here(self._channel.send(operation))
+        return await self._channel.record(operation)
+
+    def hand_back(self, hold: Hold) -> None:
+        """Nobody is going to run this job here."""
+        if hold.attempt is not None:
+            self.premises.ledger.submit(hold.release())
+        hold.let_go()
 
     async def until_room(self) -> None:
         """Wait until more jobs may be taken in hand."""
@@ -195,21 +201,19 @@ class Pool:
 
     async def run_one(self, on: Running, job: Job) -> Hold:
         """Take one job on and run it. It is accepted and started in one operation, if its gate is open."""
-        channel = self._channel
         trace = on.spans.job(on.name(job))
         open_now = on.gates.wait_s(job.model, on.clock.monotonic()) == 0
         try:
-            accepted = await self._started_here(channel.send(on.accept(job, start=open_now, span=trace.ids)))
+            accepted = await self._channel.record(on.accept(job, start=open_now, span=trace.ids))
         except OwnerLost:  # the job is on, but not started
-            accepted = await self._started_here(channel.send(on.accept(job, start=open_now, span=trace.ids)))
+            accepted = await self._channel.record(on.accept(job, start=open_now, span=trace.ids))
         hold = on.hold(accepted.row, job.payload, attempt=accepted.attempt)
         if hold.attempt is None and hold.row.state is not State.PENDING:
             trace.end(hold.row)
             return hold
         if hold.attempt is not None:
             if self.workers.stopping:
-                on.ledger.submit(hold.release())
-                hold.row = hold.row._replace(state=State.PENDING)
+                self.hand_back(hold)
                 trace.end(hold.row)
                 return hold
             await self.workers.take_any()
@@ -217,6 +221,8 @@ class Pool:
         try:
             await asyncio.shield(task)
         except GeneratorExit:  # the loop has ended under us: nothing can be awaited any more
+            if task.get_loop().is_closed() and not hold.finished:  # perhaps before the course began
+                self.hand_back(hold)
             raise
         except BaseException:
             await self.close()
@@ -317,8 +323,7 @@ class Pool:
                 await self.workers.take_any()
             await driver.drive(hold, trace)
         except (Stopped, asyncio.CancelledError):
-            state = State.PENDING if hold.replay_id is None else State.PARKED
-            hold.row = hold.row._replace(state=state)
+            hold.let_go()
         except LedgerUnavailable as exc:
             if hold.called and hold.attempt is not None:
                 self.lost.append(hold.row.job_id)
@@ -327,7 +332,10 @@ class Pool:
             self._fail(exc)
 
     def _over(self, task: asyncio.Task[None]) -> None:
-        self._ended.put_nowait(self._courses.pop(task))
+        hold = self._courses.pop(task)
+        if task.cancelled():  # before its first step, so that its driver has seen nothing of it
+            self.hand_back(hold)
+        self._ended.put_nowait(hold)
         self._changed.set()
 
     def _fail(self, error: BaseException) -> None:
@@ -346,23 +354,6 @@ class Pool:
     def _cut_off(self) -> None:
         for task in self._courses:
             task.cancel()
-
-    async def _started_here(self, future: asyncio.Future[Any]) -> Any:
-        """Wait for an operation that starts jobs; if nobody waits any more, they are handed back once it is done."""
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            future.add_done_callback(self._hand_back)
-            raise
-
-    def _hand_back(self, future: asyncio.Future[Any]) -> None:
-        """Nobody waits for these jobs any more; what was started for us is released."""
-        if future.cancelled() or future.exception() is not None:
-            return
-        result = future.result()
-        for each in result.started if isinstance(result, op.Claimed) else [result]:
-            if each.attempt is not None and each.row.owner_id is not None:
-                self.premises.ledger.submit(op.Release(each.row.id, each.row.owner_id, attempt=each.attempt))
 
     async def _until_open(self, most: int) -> None:
         """Wait until at most so many jobs are in hand: under way, or not taken by whoever takes the results."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -144,11 +143,13 @@ class Runner(BaseRunner):
         hold: Hold | None = None
         try:
             open_now = on.gates.wait_s(job.model, on.clock.monotonic()) == 0
-            taken = on.ledger.submit(on.accept(job, start=open_now, span=trace.ids))
+            taken = Ticket(on.accept(job, start=open_now, span=trace.ids))
+            on.ledger.hand_in((taken,))
             try:
                 accepted: op.Accepted = taken.wait()
             except OwnerLost:  # the job is on, but not started
-                taken = on.ledger.submit(on.accept(job, start=open_now, span=trace.ids))
+                taken = Ticket(on.accept(job, start=open_now, span=trace.ids))
+                on.ledger.hand_in((taken,))
                 accepted = taken.wait()
             hold = on.hold(accepted.row, job.payload, attempt=accepted.attempt)
             if accepted.attempt is None and accepted.row.state is not State.PENDING:
@@ -158,7 +159,7 @@ class Runner(BaseRunner):
                 self._driver.drive(hold, trace)
         except Stopped:
             assert hold is not None
-            hold.row = hold.row._replace(state=State.PENDING)
+            hold.let_go()
         except BaseException:
             self._hand_back(hold, taken)
             raise
@@ -191,8 +192,4 @@ class Runner(BaseRunner):
             if not hold.finished:
                 self._on.ledger.submit(hold.release())
         elif taken is not None:
-            with suppress(ParkedError):
-                accepted: op.Accepted = taken.wait()
-                if accepted.attempt is not None and accepted.row.owner_id is not None:
-                    release = op.Release(accepted.row.id, accepted.row.owner_id, attempt=accepted.attempt)
-                    self._on.ledger.submit(release)
+            self._on.ledger.forsake(taken)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -12,9 +13,9 @@ from parked.calls import Call
 from parked.check import Check, CheckerName, checked
 from parked.course import Hold, Raised, Reply, Returned, Rules
 from parked.delay import next_pacific_midnight
-from parked.errors import InvalidJob, SettingsError
+from parked.errors import InvalidJob, LedgerUnavailable, SettingsError
 from parked.gate import Gates
-from parked.job import ANSWERED, Job, Outcome, State, check_name
+from parked.job import ANSWERED, Job, Outcome, State, check_keys, check_name
 from parked.judge import Judged, judge_answer, judge_exception, text_of
 from parked.ledger import Ledger
 from parked.ledger import operations as op
@@ -23,6 +24,8 @@ from parked.ledger.operations import NO_SPAN, JobRow, SpanIds
 from parked.policy import Policy, decide, is_strike
 from parked.telemetry import Destination, JobName, JobTrace, Spans
 from parked.timing import Clock, SystemClock
+
+_log = logging.getLogger("parked.runner")
 
 
 class CallModel(Protocol):
@@ -64,6 +67,8 @@ class Running:
         self.caller = self.caller or name_of(self.call_model)
         check = name_of(self.check) if self.check else ""
         self.checker = self.checker or str(CheckerName(check, self.allow_truncated))
+        check_name("the name of call_model", self.caller)
+        check_name("the name of the check", self.checker, empty=True)
         describe = getattr(self.call_model, "destination", None)
         if describe is not None:
             self.spans.destination = Destination(*describe())
@@ -162,7 +167,10 @@ class Running:
                     tokens_out=judged.usage.tokens_out,
                     response_id=judged.response_id,
                 )
-                self.ledger.submit(op.Answer(job_id, owner_id, attempt, encode_answer(judged.answer), closing))
+                try:
+                    self.ledger.submit(op.Answer(job_id, owner_id, attempt, encode_answer(judged.answer), closing))
+                except LedgerUnavailable:  # the program has closed it meanwhile
+                    _log.warning("late_answer_lost job=%d", job_id)
 
         return keep
 
@@ -249,8 +257,9 @@ def acceptance(job: Job, pipeline: str, batch: str, called: op.Called) -> op.Acc
     """The operation that takes a job on as pending.
 
     Raises:
-        InvalidJob: its payload is no JSON value.
+        InvalidJob: its payload is no JSON value, or its names are too long together.
     """
+    check_keys(job, pipeline=pipeline, batch=batch, caller=called.caller, checker=called.checker)
     body, hashed = encode(job.payload), identity(job.payload)
     return op.Accept(pipeline, batch, job.job_id, job.model, body, hashed, called.caller, called.checker)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Final, NamedTuple, ParamSpec
@@ -66,8 +66,12 @@ def _harmless(method: Callable[_P, None]) -> Callable[_P, None]:
 
     @wraps(method)
     def guarded(*args: _P.args, **kwargs: _P.kwargs) -> None:
-        with suppress(Exception):
+        try:
             method(*args, **kwargs)
+        except (KeyboardInterrupt, SystemExit):  # of a signal that came in here
+            raise
+        except BaseException:  # noqa: BLE001 - as above
+            return
 
     return guarded
 

@@ -138,7 +138,7 @@ def test_refusals_are_counted_apart_from_strikes(hold):
 def test_a_hold_knows_what_to_hand_back_wherever_its_course_is_ended(hold):
     steps = course(hold, rules())
     next(steps)
-    assert hold.release() == op.Release(1, ME, attempt=None)
+    assert hold.release() == op.Release(1, ME, attempt=0)
 
     steps.send(None)
     steps.send(op.Started(running(), 3))

@@ -9,6 +9,7 @@ from parked import clock
 from parked.cli.nearest import one_of
 from parked.cli.output import flag
 from parked.errors import SettingsError
+from parked.job import check_name
 from parked.ledger.store import Filters
 from parked.reasons import EXPLAINED
 
@@ -55,7 +56,13 @@ def filters_of(args: argparse.Namespace, *, now: float) -> Filters:
 
     Raises:
         SettingsError: a time that can't be read.
+        InvalidJob: a name that no job can have.
     """
+    for name, attribute in _NAMES.items():
+        if (value := getattr(args, attribute)) is not None:
+            check_name(name, value, empty=True)
+    for job_id in args.job_ids:
+        check_name("--job", job_id)
     return Filters(
         **{name: getattr(args, name) for name in _NAMES.values()},
         job_ids=tuple(args.job_ids),

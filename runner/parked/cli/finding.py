@@ -7,6 +7,7 @@ from typing import Final
 
 from parked.cli.output import command_line, flag
 from parked.errors import SettingsError
+from parked.job import check_name
 from parked.ledger.operations import JobRow
 from parked.ledger.store import Reader
 
@@ -22,8 +23,13 @@ def the_one(args: argparse.Namespace, reader: Reader, job_id: str, *, where: str
     """Return the job of that id; `where` names the ledger.
 
     Raises:
+        InvalidJob: a name that no job can have.
         SettingsError: there is none, or more than one; then they are listed with the command that chooses each.
     """
+    check_name("JOB_ID", job_id)
+    for name, value in (("--pipeline", args.pipeline), ("--batch", args.batch)):
+        if value is not None:
+            check_name(name, value, empty=True)
     rows = reader.jobs_by_key(job_id, pipeline=args.pipeline, batch=args.batch)
     if len(rows) == 1:
         return rows[0]

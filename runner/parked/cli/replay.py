@@ -166,6 +166,7 @@ def _mending(args: argparse.Namespace) -> Mending:
     from parked.job import check_name
     from parked.replays import Mending
 
+    check_name("--name", args.name, empty=True)
     if args.to_model is not None:
         check_name("--to-model", args.to_model)
     if args.payload is None:

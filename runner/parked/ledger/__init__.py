@@ -6,7 +6,7 @@ import atexit
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
@@ -124,18 +124,34 @@ class Ledger:
         Raises:
             LedgerUnavailable: nothing was taken on. (An outcome waits up to `write_patience_s` before that.)
             ParkedError: what the operation says.
+
+        Whatever else ends the waiting, an interrupt say: jobs that the operation starts are handed back.
         """
-        return self.submit(operation).wait()
+        ticket = Ticket(operation)
+        try:
+            self.hand_in((ticket,))
+            return ticket.wait()
+        except BaseException:
+            self.forsake(ticket)
+            raise
 
     def submit(self, operation: Operation, channel: Channel | None = None) -> Ticket:
         """Hand an operation in without waiting. A channel is told when it is done, else `Ticket.wait`."""
         return self._writer.submit(operation, channel)
 
-    def submit_many(
-        self, operations: Iterable[Operation], channel: Channel | None = None, *, look: bool = True
-    ) -> list[Ticket]:
-        """Hand operations in without waiting. Without `look` they lie there until `look` is called, or more comes."""
-        return self._writer.submit_many(operations, channel, look=look)
+    def submit_many(self, operations: Iterable[Operation], channel: Channel | None = None) -> list[Ticket]:
+        return self._writer.submit_many(operations, channel)
+
+    def hand_in(self, tickets: Sequence[Ticket], *, look: bool = True) -> None:
+        """The same for tickets that were made before: whoever is interrupted meanwhile can still forsake them.
+
+        Without `look` they lie there until `look` is called, or more comes.
+        """
+        self._writer.hand_in(tickets, look=look)
+
+    def forsake(self, ticket: Ticket) -> None:
+        """Wait for an operation no more: jobs that it starts are handed back once it is committed."""
+        self._writer.forsake(ticket)
 
     def look(self) -> None:
         """Have what was handed in applied."""

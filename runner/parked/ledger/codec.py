@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -13,6 +14,10 @@ PLAIN = "json"  # JSON in ASCII, as it is
 TEXT = "text"  # an answer that JSON can't hold: its text, JSON-encoded
 ERASED = "erased"  # removed for good by a person; nothing is left to decode
 
+# Half of what Python's own limit lets `json` do: who reads a body back may stand deeper in the stack than who wrote it.
+MAX_DEPTH: Final = 500
+
+_TOO_DEEP: Final = f"nested deeper than {MAX_DEPTH} levels"
 _AS_IT_IS: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _SORTED: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"), sort_keys=True)
 
@@ -30,13 +35,22 @@ def encode(value: Any) -> Body:
     """Return a JSON value as bytes.
 
     Raises:
-        InvalidJob: NaN, infinity, a key that isn't text, a cycle, or a type that JSON doesn't have.
+        InvalidJob: NaN, infinity, a key that isn't text, a cycle, a type that JSON doesn't have, or what wouldn't come
+            back as it is: nested deeper than 500 levels, an integer beyond Python's limit of 4,300 digits, or two
+            surrogates that JSON makes one character of.
     """
+    body = _encoded(value)
+    if b"\\ud" in body.data:
+        _check_pairs(value)
+    return body
+
+
+def _encoded(value: Any) -> Body:
     try:
         data = _AS_IT_IS.encode(value).encode("ascii")
     except (ValueError, TypeError, RecursionError) as exc:
         raise InvalidJob(f"not a JSON value: {_why(exc)}") from exc
-    _check_keys(value)  # afterwards: by now it is known to end
+    _check_shape(value)  # afterwards: by now it is known to end
     return Body(PLAIN, None, data)
 
 
@@ -52,11 +66,13 @@ def encode_answer(value: Any) -> Body:
     )
     for way in ways:
         try:
-            return encode(way())
+            return _encoded(way())
         except Exception:  # noqa: BLE001 - a foreign object may raise anything here, and its answer must not be lost
             continue
     try:
         text = str(value)
+    except RecursionError:
+        text = _deep_text(value)
     except Exception:  # noqa: BLE001 - as above
         text = f"<{type(value).__name__}>"
     return Body(TEXT, None, json.dumps(text).encode("ascii"))
@@ -80,21 +96,80 @@ def identity(value: Any) -> bytes:
     return hashlib.sha256(_SORTED.encode(value).encode()).digest()
 
 
-def _check_keys(value: Any) -> None:
-    """Refuse keys that aren't text: `json` would turn 1 and True into text, and they would not come back."""
+def _check_shape(value: Any) -> None:
+    """Refuse keys that aren't text (`json` would turn 1 and True into text, and they would not come back) and depth."""
+    level, depth = [value], 0
+    while level:
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                for key in item:
+                    if not isinstance(key, str):
+                        raise InvalidJob(f"not a JSON value: the key {key!r} is not text")
+                below.extend(item.values())
+            elif isinstance(item, (list, tuple)):
+                below.extend(item)
+        level, depth = below, depth + 1
+        if depth > MAX_DEPTH + 1:
+            raise InvalidJob(f"not a JSON value: {_TOO_DEEP}")
+
+
+def _check_pairs(value: Any) -> None:
+    """Refuse a high surrogate with a low one behind it: escaped side by side, JSON reads them as one character."""
     waiting = [value]
     while waiting:
         item = waiting.pop()
-        if isinstance(item, dict):
-            for key in item:
-                if not isinstance(key, str):
-                    raise InvalidJob(f"not a JSON value: the key {key!r} is not text")
+        if isinstance(item, str):
+            pair = re.search("[\ud800-\udbff][\udc00-\udfff]", item)
+            if pair is not None:
+                high, low = map(ord, pair[0])
+                raise InvalidJob(
+                    f"the surrogates U+{high:04X} U+{low:04X} stand for one character, and would come back as one;"
+                    ' decode the text with .encode("utf-16", "surrogatepass").decode("utf-16")'
+                )
+        elif isinstance(item, dict):
+            waiting.extend(item)
             waiting.extend(item.values())
         elif isinstance(item, (list, tuple)):
             waiting.extend(item)
 
 
+def _deep_text(value: Any) -> str:
+    """Write out what is nested too deeply for `str`, as JSON where that has the values."""
+    written: list[str] = []
+    waiting: list[Any] = [value]
+    open_here: set[int] = set()
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, _Written):
+            written.append(item.text)
+            open_here.discard(item.closes)
+        elif isinstance(item, (dict, list, tuple)) and id(item) not in open_here:
+            open_here.add(id(item))
+            first, last = "{}" if isinstance(item, dict) else "[]"
+            parts: list[Any] = [_Written(first)]
+            for number, each in enumerate(item):
+                if number:
+                    parts.append(_Written(", "))
+                parts += [each, _Written(": "), item[each]] if isinstance(item, dict) else [each]
+            waiting.extend(reversed([*parts, _Written(last, id(item))]))
+        else:
+            written.append(_leaf_text(item))
+    return "".join(written)
+
+
+class _Written(NamedTuple):
+    text: str
+    closes: int = 0  # the id of the value that ends here
+
+
+def _leaf_text(item: Any) -> str:
+    if item is None or isinstance(item, (str, int, float)):
+        return json.dumps(item)
+    return f"<{type(item).__name__}>"
+
+
 def _why(exc: BaseException) -> str:
     if isinstance(exc, RecursionError):
-        return "nested too deeply"
+        return _TOO_DEEP
     return str(exc)

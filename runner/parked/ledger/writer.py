@@ -65,15 +65,16 @@ class Channel(Protocol):
 class Ticket:
     """An operation that was handed in, and its answer once it is there."""
 
-    __slots__ = ("_answered", "_pending", "channel", "error", "kept_since", "operation", "result")
+    __slots__ = ("_pending", "answered", "channel", "error", "forsaken", "kept_since", "operation", "result")
 
-    def __init__(self, operation: Operation, channel: Channel | None) -> None:
+    def __init__(self, operation: Operation, channel: Channel | None = None) -> None:
         self.operation = operation
         self.channel = channel
+        self.answered = False
+        self.forsaken = False  # nobody waits for the answer any more
         self.result: Any = None
         self.error: Exception | None = None
         self.kept_since: float | None = None  # monotonic; when the ledger first was away for it
-        self._answered = False
         # A bare lock: with a Future each, 16 waiting threads got a quarter less done.
         self._pending = threading.Lock()
         self._pending.acquire()
@@ -85,7 +86,7 @@ class Ticket:
             TimeoutError: it was not answered in time; it still will be.
         """
         # An interrupt may end a wait that has the lock already: who waits again must not wait for the lock.
-        if not self._answered:
+        if not self.answered:
             if not self._pending.acquire(timeout=-1 if timeout is None else timeout):
                 raise TimeoutError(f"the ledger has not answered for {timeout} s")
             self._pending.release()
@@ -94,7 +95,7 @@ class Ticket:
         return self.result
 
     def answer(self) -> None:
-        self._answered = True
+        self.answered = True
         self._pending.release()
 
 
@@ -118,7 +119,9 @@ class Writer:
         self._kept: list[Ticket] = []  # outcomes that the ledger couldn't take, in order
         self._wake = threading.Lock()  # released: there is something to look at
         self._wake.acquire()
-        self._mutex = threading.Lock()  # who hands in, closes or forks
+        # Who hands in, closes or forks. Reentrant: what it guards may set off a collection of garbage, and that end a
+        # course, which hands its job back.
+        self._mutex = threading.RLock()
         self._at_work = threading.Lock()  # held while the connection is in use
         self._thread: threading.Thread | None = None
 
@@ -127,17 +130,24 @@ class Writer:
     def submit(self, operation: Operation, channel: Channel | None = None) -> Ticket:
         return self.submit_many((operation,), channel)[0]
 
-    def submit_many(
-        self, operations: Iterable[Operation], channel: Channel | None = None, *, look: bool = True
-    ) -> list[Ticket]:
+    def submit_many(self, operations: Iterable[Operation], channel: Channel | None = None) -> list[Ticket]:
         """Hand operations in; they are applied in this order, where it matters.
+
+        Raises:
+            LedgerUnavailable: this ledger was closed.
+        """
+        tickets = [Ticket(operation, channel) for operation in operations]
+        self.hand_in(tickets)
+        return tickets
+
+    def hand_in(self, tickets: Sequence[Ticket], *, look: bool = True) -> None:
+        """The same for tickets that were made before: whoever is interrupted in here has them to forsake.
 
         Without `look` the thread isn't woken for them: whoever has more to hand in at once does it himself, by `look`.
 
         Raises:
             LedgerUnavailable: this ledger was closed.
         """
-        tickets = [Ticket(operation, channel) for operation in operations]
         with self._mutex:
             if self._closed:
                 raise LedgerUnavailable("this ledger was closed; open it again to use it")
@@ -147,7 +157,14 @@ class Writer:
                 self._thread.start()
         if look:
             self.look()
-        return tickets
+
+    def forsake(self, ticket: Ticket) -> None:
+        """Wait for this no more: what it starts is handed back as soon as it is committed, or now."""
+        ticket.forsaken = True  # first: either we see the answer below, or the thread sees this after it
+        if ticket.answered:
+            with suppress(LedgerUnavailable):  # closed; who held jobs has left
+                self.hand_in(_hand_backs(ticket))
+        self.look()  # it may have been handed in without
 
     def look(self) -> None:
         """Wake the thread, if it sleeps."""
@@ -180,13 +197,13 @@ class Writer:
     # --- around a fork: no connection is ever open across it (acknowledged rows were lost) ---
 
     def before_fork(self) -> None:
+        self._at_work.acquire()  # first: the thread hands in itself what was forsaken
         self._mutex.acquire()
-        self._at_work.acquire()
         self._close_store()
 
     def after_fork_in_parent(self) -> None:
-        self._at_work.release()
         self._mutex.release()
+        self._at_work.release()
 
     def after_fork_in_child(self) -> None:
         """What waits in the parent is the parent's."""
@@ -348,7 +365,9 @@ class Writer:
         channels: dict[Channel, list[Ticket]] = {}
         for ticket in tickets:
             ticket.answer()
-            if ticket.channel is not None:
+            if ticket.forsaken:
+                self._waiting.extend(_hand_backs(ticket))
+            elif ticket.channel is not None:
                 channels.setdefault(ticket.channel, []).append(ticket)
         for channel, theirs in channels.items():
             try:
@@ -360,6 +379,19 @@ class Writer:
         if self._store is not None:
             self._store.close()
             self._store = None
+
+
+def _hand_backs(ticket: Ticket) -> list[Ticket]:
+    """What takes back the jobs that an operation has started."""
+    result = ticket.result
+    each = result.started if isinstance(result, op.Claimed) else [result]
+    return [
+        Ticket(op.Release(started.row.id, started.row.owner_id, attempt=started.attempt))
+        for started in each
+        if isinstance(started, (op.Accepted, op.Started))
+        and started.attempt is not None
+        and started.row.owner_id is not None
+    ]
 
 
 def subject(operation: Operation) -> Hashable:

@@ -177,3 +177,28 @@ def test_a_number_that_can_not_be_is_refused_by_its_own_rule(parked, four, words
 
     assert said.status == 2
     assert says in said.err
+
+
+NO_NAME = "\udcff"  # how Python reads the byte FF of a command line
+NO_NAMES = [
+    *(["list", flag, NO_NAME] for flag in ("--pipeline", "--batch", "--model", "--class", "--fingerprint", "--job")),
+    ["causes", "--pipeline", NO_NAME],
+    ["answers", "--pipeline", NO_NAME],
+    ["discard", "--job", NO_NAME, *REASONED],
+    ["erase", "--pipeline", NO_NAME, *REASONED],
+    ["replay", "--job", NO_NAME],
+    ["replay", "--all", "--name", NO_NAME],
+    ["show", NO_NAME],
+    ["show", "a", "--pipeline", NO_NAME],
+    ["restore", "a", "--batch", NO_NAME],
+]
+
+
+@pytest.mark.parametrize("words", NO_NAMES, ids=lambda words: "_".join(words[:-1]))
+def test_a_name_that_no_job_can_have_is_refused_as_one(parked, url, words):
+    open_ledger(url).close()
+
+    said = parked(*words)
+
+    assert said.status == 2
+    assert "U+DCFF" in said.err
