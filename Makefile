@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 ARGS ?=
+N ?= 1000
+DATABASE ?= sqlite
 
 # Exact versions for what is installed, and for what pip builds the package with (by the second name since pip 25.3).
 export PIP_CONSTRAINT := constraints.txt
@@ -13,11 +15,12 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 
 DEV_TOOLS = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']['dev'])"
 
-.PHONY: help demo test lint bench constraints clean
+.PHONY: help demo test torture lint bench constraints clean
 
 help:
 	@echo "make demo          the whole story in a minute: a local Gemini that fails, a run, /metrics, a replay"
 	@echo "make test          run the tests (ARGS=\"-k settings\" for some of them)"
+	@echo "make torture       kill processes at random, N=1000 times, on DATABASE=sqlite or postgres (SEED=… plays it again)"
 	@echo "make lint          check style and types"
 	@echo "make bench         measure import, overhead a job and memory (about ten minutes)"
 	@echo "make constraints   write the newest versions of everything into constraints.txt"
@@ -28,6 +31,9 @@ demo: $(VENV)/installed
 
 test: $(VENV)/installed-dev
 	@$(BIN)/python -m pytest $(ARGS)
+
+torture: $(VENV)/installed-dev
+	@PYTHONPATH=tests $(BIN)/python -m torture --kills $(N) --database $(DATABASE) $(if $(SEED),--seed $(SEED))
 
 lint: $(VENV)/installed-dev
 	@$(BIN)/ruff check

@@ -77,6 +77,16 @@ class Postgres:
         self.start()
 
     def start(self) -> None:
+        self._launch()
+        wait_until(self._is_up)
+
+    def _is_up(self) -> bool:
+        """What is left of a server that was killed may hold its memory for a moment, and keep the next one from it."""
+        if self._process.poll() is not None:
+            self._launch()
+        return self.is_ready()
+
+    def _launch(self) -> None:
         settings = {
             "listen_addresses": "127.0.0.1",
             "unix_socket_directories": "",
@@ -89,9 +99,14 @@ class Postgres:
             [self._bin / "postgres", "-D", self._folder / "data", "-p", str(self.port), *chosen, *self._options],
             env=self._env,
             stderr=subprocess.DEVNULL,
+            start_new_session=True,  # so that `kill` reaches all of it
             **self._who,
         )
-        wait_until(self.is_ready)
+
+    def kill(self) -> None:
+        """SIGKILL for the server and all of its processes at once."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         self._process.send_signal(how)

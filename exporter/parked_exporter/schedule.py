@@ -34,6 +34,8 @@ from parked_exporter.metrics import AUDIT_MARK, AuditFound, task_mark
 
 FORGOTTEN_AT_ONCE: Final = 500
 SWEEP_S: Final = LOST_AFTER_S / 2  # an owner is lost after that time without a beat; look twice in it
+CLOCK_S: Final = 5.0  # how soon it is noticed that the wall clock was set back
+SET_BACK_S: Final = 1.0  # by so much; less than that comes from slewing, and delays nothing
 
 log = logging.getLogger(__name__)
 
@@ -158,6 +160,8 @@ class Schedule:
         # It would log each run, and each of those that wait for a task that hangs, as text.
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
         self._scheduler.add_listener(self._note_hanging, EVENT_JOB_MAX_INSTANCES)
+        self._by_interval = {task.name for task in tasks if task.every_s is not None}
+        self._stopping = threading.Event()
         for task in tasks:
             run: Callable[[Task], None]
             if task.every_s is None:
@@ -182,13 +186,31 @@ class Schedule:
 
     def start(self) -> None:
         self._scheduler.start()
+        threading.Thread(target=self._mind_the_clock, name="parked-clock", daemon=True).start()
 
     def stop(self, *, patience_s: float) -> None:
         """Start no more runs and leave the ledger; what doesn't end within the patience is left behind."""
+        self._stopping.set()
         self._scheduler.shutdown(wait=False)
         leaving = threading.Thread(target=self._leave, name="parked-leave", daemon=True)
         leaving.start()
         leaving.join(patience_s)
+
+    def _mind_the_clock(self) -> None:
+        """APScheduler goes by the wall clock: when that was set back, no task would run until its old time came again.
+
+        One that was set forward needs nothing: what it skipped is made up for once.
+        """
+        ahead = self._context.now() - self._context.monotonic()
+        while not self._stopping.wait(CLOCK_S):
+            was, ahead = ahead, self._context.now() - self._context.monotonic()
+            if was - ahead < SET_BACK_S:
+                continue
+            log.warning("clock_was_set_back", extra=logs.fields(by_s=round(was - ahead)))
+            for job in self._scheduler.get_jobs():
+                now = datetime.now(UTC)
+                at = now if job.id in self._by_interval else job.trigger.get_next_fire_time(None, now)
+                job.modify(next_run_time=at)
 
     def _run(self, task: Task) -> None:
         self._began[task.name] = self._context.monotonic()

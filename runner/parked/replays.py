@@ -109,7 +109,7 @@ def choose(
     for row in reader.jobs(filters, states=(State.PARKED,)):
         if (why := refusal(row)) is not None:
             choice.refused[why] += 1
-        elif row.not_before is not None and row.not_before > now:
+        elif row.not_before is not None and not row.is_due(now):
             choice.not_due += 1
             choice.due_at = min(row.not_before, choice.due_at or row.not_before)
         elif limit is not None and choice.jobs >= limit:

@@ -1,4 +1,4 @@
-"""What a command that ends says of jobs that are still pending: nothing pending is forgotten."""
+"""What a command says of jobs that nobody runs: at its start of orphans, at its end of those that are still pending."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from parked.job import State
 
 if TYPE_CHECKING:
     from parked.ledger import Ledger
+    from parked.ledger.operations import JobRow
 
 
 def tell_pending(ledger: Ledger, *, pipeline: str | None, go_on: str) -> int:
@@ -27,3 +28,11 @@ def tell_pending(ledger: Ledger, *, pipeline: str | None, go_on: str) -> int:
         whose = "" if pipeline is None else f" of the pipeline {pipeline!r}"
         hint(f"{counted(pending, 'job')}{whose} pending since {minute_text(oldest.accepted_at)}; to go on: {go_on}")
     return pending
+
+
+def tell_orphans(orphans: list[JobRow]) -> None:
+    """Say that a process has died, and what became of its jobs."""
+    if orphans:
+        hint(
+            f"{counted(len(orphans), 'job')} of a process that died parked as orphaned: their calls may have been made"
+        )

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from parked.cli.drain import Drain, tell_lost
 from parked.cli.nearest import whole_number
-from parked.cli.output import command_line, counted, flag, hint, put_json, same_command
-from parked.cli.pending import tell_pending
+from parked.cli.output import command_line, flag, hint, put_json, same_command
+from parked.cli.pending import tell_orphans, tell_pending
 from parked.cli.progress import Progress, progress
 from parked.cli.taking_on import add_job_flags, check_job_flags, refuse_conflicts, tell_created, tell_rejected
 from parked.cli.tally import Tally
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from parked.course import Hold
     from parked.jobfile import Scan
     from parked.ledger import Ledger
-    from parked.ledger.operations import Called, JobRow
+    from parked.ledger.operations import Called
     from parked.pool import Pool
     from parked.running import Running
 
@@ -90,14 +90,6 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         asyncio.run(work.run())
         work.tell()
         return work.exit()
-
-
-def tell_orphans(orphans: list[JobRow]) -> None:
-    """Say that a process has died, and what became of its jobs."""
-    if orphans:
-        hint(
-            f"{counted(len(orphans), 'job')} of a process that died parked as orphaned: their calls may have been made"
-        )
 
 
 class _Work:

@@ -14,7 +14,7 @@ from parked.cli.exits import Exit
 from parked.cli.ledgers import existing_ledger
 from parked.cli.nearest import whole_number
 from parked.cli.output import command_line, counted, flag, hint, put_json, same_command
-from parked.cli.pending import tell_pending
+from parked.cli.pending import tell_orphans, tell_pending
 from parked.errors import SettingsError
 from parked.job import ANSWERED, State, check_name
 from parked.logs import fields
@@ -62,6 +62,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     from parked.tracing import tracing
 
     with tracing("parked"), existing_ledger(settings, role="worker") as ledger:
+        tell_orphans(ledger.sweep())  # now: a worker that finds nothing to do may be gone before its first beat
         work = _Work(args, settings, ledger)
         asyncio.run(work.run())
         return work.tell()

@@ -48,6 +48,11 @@ class JobRow(NamedTuple):
     revision: int  # 0: the payload as first accepted; else a mended one stored beside it
     erased_at: float | None = None  # when its bodies and messages were removed for good; it can't run any more
 
+    def is_due(self, now: float) -> bool:
+        """Whether its time has come, `not_before` having passed. Keep in step with `due` in the SQL."""
+        # A clock that was set back behind the job's start can't tell how long it has waited; it would hold it for days.
+        return self.not_before is None or self.not_before <= now or (self.started_at or 0.0) > now
+
 
 class SpanIds(NamedTuple):
     """Where a sampled span is to be found, as hex; both None if it wasn't sampled."""
@@ -397,7 +402,8 @@ class SetMark(NamedTuple):
 class TakeLease(NamedTuple):
     """Take or renew the lease of a scheduled task. Answered with True if this owner holds it now.
 
-    A lease of an owner that has ended or is lost is free; so is one older than `ttl_s` on the ledger's clock.
+    A lease of an owner that has ended or is lost is free; so is one older than `ttl_s` on the ledger's clock, or that
+    far in its future, since then the clock was set back.
     """
 
     task: str

@@ -391,10 +391,19 @@ class PostgresReader(SqlReader):
         return self._connection.execute(sql.encode(), values, binary=True)
 
     def stream(self, sql: str, values: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-        with self._connection.cursor(f"parked_{next(self._streams)}") as cursor:
+        cursor = self._connection.cursor(f"parked_{next(self._streams)}")
+        try:
             cursor.itersize = PAGE_ROWS
             cursor.execute(sql.encode(), values, binary=True)
-            yield from cursor
+            for row in cursor:  # noqa: UP028 - `yield from` would close the cursor by itself, and raise what it met
+                yield row
+        finally:
+            # The server may be gone, and whoever asked, too: then this runs where nobody can take an error.
+            try:
+                cursor.close()
+            except psycopg.Error:
+                self._connection.close()
+                cursor.close()
 
     def many(self, values: Iterable[Any]) -> list[Any]:
         return [value.value if isinstance(value, Enum) else value for value in values]

@@ -10,6 +10,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from types import FrameType
 from typing import Any, Final, Self
 
@@ -289,8 +290,9 @@ async def _sent(reply: Reply, request: Request, http: web.BaseRequest) -> web.St
 
     response = web.StreamResponse(status=reply.status, headers=headers)
     response.content_length = sum(len(piece) for piece in pieces)
-    await response.prepare(http)
-    await response.write(pieces[0] if len(pieces) > 1 else pieces[0][: len(pieces[0]) // 2])
+    with suppress(ConnectionResetError):  # whoever asked has gone before us
+        await response.prepare(http)
+        await response.write(pieces[0] if len(pieces) > 1 else pieces[0][: len(pieces[0]) // 2])
     _hang_up(http)
     return response
 

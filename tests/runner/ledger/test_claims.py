@@ -124,3 +124,20 @@ def test_many_lanes_are_all_found(desk, claimed):
         desk.accept(f"job-{number}", pipeline=pipeline, caller=caller, checker=checker, model=model)
 
     assert len(claimed(1000)) == 60
+
+
+def test_a_job_is_due_when_its_time_has_come_and_not_days_later_when_the_clock_was_set_back(
+    desk, ledger, owner, claimed, wall
+):
+    row = desk.running(owner)
+    ledger.record(op.Retried(row.id, owner, 1, op.Closing(), strike=True, wait_s=40.0))
+    handed_back = ledger.record(op.Release(row.id, owner))
+    assert handed_back.not_before == wall.now + 40.0
+
+    assert claimed(1) == []
+    assert not handed_back.is_due(wall.now + 39.0)
+    assert handed_back.is_due(wall.now + 40.0)
+    wall.now -= 3 * 86_400
+
+    assert handed_back.is_due(wall.now)
+    assert claimed(1) == [row.job_id]

@@ -220,3 +220,17 @@ def test_a_lease_is_held_by_one_owner_and_free_once_it_is_old_or_its_owner_gone(
     assert take(first)
     with ledger.ask() as reader:
         assert reader.leases() == {"audit": first}
+
+
+def test_a_lease_is_free_when_the_clock_was_set_back_so_far_that_it_would_be_held_for_days(desk, ledger, wall):
+    first, second = desk.owner(), desk.owner()
+
+    def take(owner: int) -> bool:
+        taken: bool = ledger.record(op.TakeLease("audit", owner, ttl_s=60.0))
+        return taken
+
+    assert take(first)
+    wall.now -= 60.0
+    assert not take(second), "no more than that can come of a clock that is slewed, or of transactions side by side"
+    wall.now -= 1.0
+    assert take(second)

@@ -542,6 +542,16 @@ def test_a_commit_whose_answer_got_lost_is_asked_for(far, wire, at_desk):
     assert desk.imbalances() == []
 
 
+def test_rows_that_nobody_wants_any_more_are_dropped_without_a_word_when_the_server_is_gone(postgres, postgres_url):
+    with open_ledger(postgres_url) as ledger:
+        ledger.submit_many([accept(f"j{n}") for n in range(3)])[-1].wait(WAIT_S)
+        with ledger.ask() as reader:
+            rows = reader.jobs(Filters(), states=[State.PENDING])
+            assert next(rows).job_id == "j0"
+            postgres.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'ledger'")
+            del rows  # what it would raise here, nobody could catch: a warning, and so a failure
+
+
 # --- a pooler in between -----------------------------------------------------------------------------------------
 
 

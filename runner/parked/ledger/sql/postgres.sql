@@ -4,6 +4,10 @@
 -- What is to be written was decided in moves.py, from rows that were read, and locked, in the same transaction.
 -- Jobs are locked in the order of their ids, with NO KEY UPDATE, which lets rows of other tables refer to them.
 
+-- name: due
+-- Whether a job's time has come. Where the clock was set back behind its start, the clock can't tell, and it has.
+(jobs.not_before IS NULL OR jobs.not_before <= %(now)s OR jobs.started_at > %(now)s)
+
 -- name: job
 -- The columns of a JobRow, in its order.
 jobs.id, jobs.pipeline, jobs.batch, jobs.job_id, jobs.model, jobs.state, jobs.came_from, jobs.error_class, jobs.reason,
@@ -176,7 +180,7 @@ SELECT lane.pipeline, lane.caller, lane.checker, lane.model FROM firsts AS lane
     SELECT 1 FROM parked.jobs
      WHERE state = 'pending' AND jobs.pipeline = lane.pipeline AND jobs.caller = lane.caller
        AND jobs.checker = lane.checker AND jobs.model = lane.model
-       AND (jobs.not_before IS NULL OR jobs.not_before <= %(now)s)
+       AND {due}
  );
 
 -- name: heads
@@ -188,7 +192,7 @@ SELECT head.* FROM unnest(%(pipelines)s::text[], %(callers)s::text[], %(checkers
     SELECT {job} FROM parked.jobs
      WHERE state = 'pending' AND jobs.pipeline = lane.pipeline AND jobs.caller = lane.caller
        AND jobs.checker = lane.checker AND jobs.model = lane.model
-       AND (jobs.not_before IS NULL OR jobs.not_before <= %(now)s)
+       AND {due}
      ORDER BY jobs.place, jobs.id LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
 ) AS head;
 
@@ -371,6 +375,8 @@ INSERT INTO parked.leases (task, owner_id, taken_at) VALUES (%(task)s, %(owner_i
 ON CONFLICT (task) DO UPDATE SET owner_id = excluded.owner_id, taken_at = excluded.taken_at
  WHERE leases.owner_id = excluded.owner_id
     OR leases.taken_at <= %(now)s - %(ttl_s)s::float8
+    -- Taken so far in the future: the clock was set back, and would keep it until that time comes again.
+    OR leases.taken_at > %(now)s + %(ttl_s)s::float8
     OR NOT EXISTS (
         SELECT 1 FROM parked.owners WHERE id = leases.owner_id AND ended_at IS NULL AND lost_at IS NULL
     )

@@ -1,6 +1,10 @@
 -- Every statement that parked sends to a SQLite ledger, by name. `{name}` stands for the text of that name.
 -- Values are always bound. What is to be written was decided in moves.py, from rows read in the same transaction.
 
+-- name: due
+-- Whether a job's time has come. Where the clock was set back behind its start, the clock can't tell, and it has.
+(jobs.not_before IS NULL OR jobs.not_before <= :now OR jobs.started_at > :now)
+
 -- name: job
 -- The columns of a JobRow, in its order.
 jobs.id, jobs.pipeline, jobs.batch, jobs.job_id, jobs.model, jobs.state, jobs.came_from, jobs.error_class, jobs.reason,
@@ -145,14 +149,14 @@ SELECT lane.pipeline, lane.caller, lane.checker, lane.model FROM firsts JOIN job
  WHERE EXISTS (
     SELECT 1 FROM jobs INDEXED BY jobs_lanes
      WHERE state = 'pending' AND pipeline = lane.pipeline AND caller = lane.caller AND checker = lane.checker
-       AND model = lane.model AND (not_before IS NULL OR not_before <= :now)
+       AND model = lane.model AND {due}
 );
 
 -- name: heads
 -- The first pending jobs of a lane whose time has come, in order of place.
 SELECT {job} FROM jobs INDEXED BY jobs_lanes
  WHERE state = 'pending' AND pipeline = :pipeline AND caller = :caller AND checker = :checker AND model = :model
-   AND (not_before IS NULL OR not_before <= :now)
+   AND {due}
  ORDER BY place, id LIMIT :limit;
 
 -- name: payload
@@ -307,6 +311,8 @@ INSERT INTO leases (task, owner_id, taken_at) VALUES (:task, :owner_id, :now)
 ON CONFLICT (task) DO UPDATE SET owner_id = excluded.owner_id, taken_at = excluded.taken_at
  WHERE leases.owner_id = excluded.owner_id
     OR leases.taken_at <= :now - :ttl_s
+    -- Taken so far in the future: the clock was set back, and would keep it until that time comes again.
+    OR leases.taken_at > :now + :ttl_s
     OR NOT EXISTS (
         SELECT 1 FROM owners WHERE id = leases.owner_id AND ended_at IS NULL AND lost_at IS NULL
     );
