@@ -72,6 +72,9 @@ class PostgresSchema:
     def give_name(self, name: str) -> None:
         self._connection.execute(self._sql["name_ledger"], {"name": name, "now": self._now})
 
+    def keep_copy(self, step: int) -> None:
+        return None
+
     def users(self) -> list[str]:
         return [f"{host} pid {pid} ({version})" for host, pid, version in self._connection.execute(self._sql["users"])]
 

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
+from parked.errors import LedgerMissing, SettingsError
 from parked.ledger import operations as op
 from parked.ledger.books import SET_BY_THE_LATEST, Books
 from parked.ledger.codec import ERASED, Body
 from parked.ledger.labels import Labels
-from parked.ledger.migrations import Upgrade, Upgraded, bring_up_to_date, migrations
+from parked.ledger.migrations import Upgrade, Upgraded, apply, bring_up_to_date, migrations
 from parked.ledger.moves import AttemptState, Change
+from parked.ledger.newfile import new_file
 from parked.ledger.operations import JobRow, Lane
 from parked.ledger.reading import SqlReader
 from parked.ledger.rows import attempt_state, closing_columns, job_row, owner_row
 from parked.ledger.scrubbing import scrub
-from parked.ledger.sqlite_file import connect, explain, make_sure, patiently
+from parked.ledger.sqlite_copy import write_copy
+from parked.ledger.sqlite_file import DEFAULT_MODE, connect, explain, make_sure, patiently
 from parked.ledger.sqlite_schema import SqliteSchema
 from parked.ledger.statements import load
+from parked.ledger.tables import Row
 
 SQL: Final = load("sqlite")
+
+_log = logging.getLogger("parked.ledger")
 
 # As SQLite's own default: 1,000 pages. More often costs syncs, more seldom disk and slower reads.
 CHECKPOINT_BYTES: Final = 4_000_000
@@ -345,15 +352,22 @@ class SqliteStore(Books):
 class SqliteReader(SqlReader):
     """The read side, on a connection of its own."""
 
+    dialect = "sqlite"
     sql = SQL
 
-    def __init__(self, path: Path) -> None:
-        self._connection = connect(path, only_asks=True)
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        """In a transaction, which gives the snapshot."""
+        self._connection = connection
+        super().__init__()
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        connection = connect(path, only_asks=True)
         try:
-            self._connection.execute("BEGIN")
-            super().__init__()
+            connection.execute("BEGIN")
+            return cls(connection)
         except BaseException:
-            self.close()
+            connection.close()
             raise
 
     def close(self) -> None:
@@ -369,6 +383,28 @@ class SqliteReader(SqlReader):
         return text.replace("[", "[[]").replace("?", "[?]")
 
 
+class SqliteTarget:
+    """See `Target`."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        connection.execute(SQL["forget_name"])
+
+    def fill(self, table: str, rows: Iterable[Row]) -> None:
+        self._connection.executemany(SQL[f"fill_{table}"], rows)
+
+    def kept(self, row: Row) -> Row:
+        return row
+
+    def go_on_from(self, last_ids: Mapping[str, int]) -> None:
+        self._connection.executemany(
+            SQL["go_on_from"], ({"name": name, "last": last} for name, last in last_ids.items())
+        )
+
+    def reader(self) -> SqliteReader:
+        return SqliteReader(self._connection)
+
+
 class SqliteDatabase:
     """See `Database`. `mode` is that of a file which is made; `clock` gives UTC epoch seconds."""
 
@@ -382,7 +418,10 @@ class SqliteDatabase:
         self._monotonic = monotonic
 
     def prepare(self, *, create: bool, upgrade: bool) -> bool:
-        return self._bring_up_to_date(create=create, upgrade=Upgrade.ALL if upgrade else Upgrade.NONE).created
+        done = self._bring_up_to_date(create=create, upgrade=Upgrade.ALL if upgrade else Upgrade.NONE)
+        if done.copy is not None:
+            _log.warning("ledger_upgraded kept_as_it_was=%s", json.dumps(str(done.copy)))
+        return done.created
 
     def migrate(self) -> Upgraded:
         return self._bring_up_to_date(create=True, upgrade=Upgrade.ALL)
@@ -397,10 +436,44 @@ class SqliteDatabase:
         return SqliteStore(self._path, clock=self._clock, monotonic=self._monotonic)
 
     def reader(self) -> SqliteReader:
-        return SqliteReader(self._path)
+        return SqliteReader.of(self._path)
 
     def scrub(self) -> bool:
         return scrub(self._path)
+
+    def write_copy(self, file: Path) -> None:
+        make_sure(self._path, create=False, mode=None)
+        with closing(connect(self._path)) as connection:
+            schema = SqliteSchema(connection, self._path, clock=self._clock)
+            if schema.applied() is None:
+                raise LedgerMissing(schema.missing)
+            write_copy(connection, file)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        with closing(connect(self._path)) as connection:
+            patiently(lambda: connection.execute("BEGIN IMMEDIATE"), monotonic=self._monotonic)
+            yield  # closing the connection ends the transaction
+
+    @contextmanager
+    def to_be_filled(self) -> Iterator[SqliteTarget]:
+        if not self._path.exists():
+            with new_file(self._path, mode=self._mode or DEFAULT_MODE) as partial, self._filled(partial) as target:
+                yield target
+            return
+        make_sure(self._path, create=True, mode=self._mode)
+        with self._filled(self._path) as target:
+            yield target
+
+    @contextmanager
+    def _filled(self, path: Path) -> Iterator[SqliteTarget]:
+        with closing(connect(path)) as connection:
+            schema = SqliteSchema(connection, self._path, clock=self._clock)
+            with schema.transaction():
+                apply(schema, migrations("sqlite"))
+                if connection.execute(SQL["anything"]).fetchone() is not None:
+                    raise SettingsError(f"the ledger {self.where} is in use; name a database that is empty or missing")
+                yield SqliteTarget(connection)
 
     def explain(self, exc: Exception) -> Exception:
         return explain(exc, self._path)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from parked.errors import LedgerUnavailable
-from parked.ledger.sqlite_file import APPLICATION_ID, CREATORS, patiently
+from parked.ledger.sqlite_copy import keep_copy
+from parked.ledger.sqlite_file import APPLICATION_ID, CREATORS, connect, patiently
 from parked.ledger.statements import load
 
 
@@ -17,6 +18,7 @@ class SqliteSchema:
 
     def __init__(self, connection: sqlite3.Connection, path: Path, *, clock: Callable[[], float]) -> None:
         self.where = str(path)
+        self._path = path
         self.missing = f"the file {path} is empty, so there is no ledger in it; {CREATORS}"
         self._connection = connection
         self._clock = clock
@@ -59,6 +61,10 @@ class SqliteSchema:
 
     def give_name(self, name: str) -> None:
         self._connection.execute(self._sql["name_ledger"], {"name": name, "now": self._clock()})
+
+    def keep_copy(self, step: int) -> Path:
+        with closing(connect(self._path)) as connection:
+            return keep_copy(connection, self._path, step)
 
     def users(self) -> list[str]:
         return [f"{host} pid {pid} ({version})" for host, pid, version in self._connection.execute(self._sql["users"])]
