@@ -66,6 +66,8 @@ _TEXTS: Final = {name: text.encode() for name, text in SQL.items()}
 class PostgresStore(Books):
     """The write side. Opened and used by one thread at a time. Without a `clock` the server's time is stored."""
 
+    outlives_errors = False
+
     def __init__(self, server: Server, *, clock: Callable[[], float] | None = None) -> None:
         super().__init__()
         self._server = server

@@ -196,7 +196,7 @@ class SqlReader(ABC):
         for pipeline, model, error_class, reason, jobs in self._ask("parked_rows"):
             rows[*labels.pair(pipeline, model), error_class, reason] += jobs
         counted = {tuple(c[1:5]): c.value for c in self.counters(Metric.PARKED_NOW)}
-        for key in sorted(rows.keys() | counted.keys()):
+        for key in sorted(rows.keys() | counted.keys(), key=lambda key: [part or "" for part in key]):
             if counted.get(key, 0) != rows[key]:
                 pipeline, _, error_class, _ = key
                 yield Imbalance(pipeline, f"parked_now {error_class}", counted.get(key, 0), rows[key])

@@ -7,11 +7,11 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
-from parked.errors import LedgerMissing, SettingsError
+from parked.errors import LedgerMissing, LedgerUnavailable, SettingsError
 from parked.ledger import operations as op
 from parked.ledger.books import SET_BY_THE_LATEST, Books
 from parked.ledger.codec import ERASED, Body
@@ -24,7 +24,16 @@ from parked.ledger.reading import SqlReader
 from parked.ledger.rows import attempt_state, closing_columns, job_row, owner_row
 from parked.ledger.scrubbing import scrub
 from parked.ledger.sqlite_copy import write_copy
-from parked.ledger.sqlite_file import DEFAULT_MODE, connect, explain, make_sure, patiently
+from parked.ledger.sqlite_file import (
+    DEFAULT_MODE,
+    FileId,
+    check_same,
+    connect,
+    explain,
+    file_id,
+    make_sure,
+    patiently,
+)
 from parked.ledger.sqlite_schema import SqliteSchema
 from parked.ledger.statements import load
 from parked.ledger.tables import Row
@@ -42,19 +51,26 @@ CHECKPOINT_S: Final = 5.0
 class SqliteStore(Books):
     """The write side. Opened and used by one thread at a time."""
 
+    # A commit that fails while it syncs may leave all its pages in the WAL. Whoever opens a ledger that nobody has open
+    # takes them for committed; this connection knows better, and writes over them.
+    outlives_errors = True
+
     def __init__(
         self,
         path: Path,
         *,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        file: FileId | None = None,
     ) -> None:
+        """`file` is the one that is to be written to; None: whichever has that name now."""
         super().__init__()
         self._path = path
         self._clock = clock
         self._monotonic = monotonic
         self._wal = Path(f"{path}-wal")
         self._connection = connect(path)
+        self._file = file_id(path) if file is None else file
         self._checkpointer: sqlite3.Connection | None = None
         self._checkpointed_at = monotonic()
         self._checkpointed_changes = 0
@@ -65,6 +81,8 @@ class SqliteStore(Books):
 
     def begin(self) -> None:
         patiently(lambda: self._connection.execute("BEGIN IMMEDIATE"), monotonic=self._monotonic)
+        # What is committed to a file that was deleted or replaced is gone, and nobody would say so.
+        check_same(self._path, self._file)
         self.now = self._clock()
         self.tally.clear()
         self._alive.clear()
@@ -82,6 +100,10 @@ class SqliteStore(Books):
     def close(self) -> None:
         if self._checkpointer is not None:
             self._checkpointer.close()
+        # A cursor that somebody still holds, in the traceback of an error say, keeps SQLite's connection open, and with
+        # it the lock that this transaction may hold.
+        with suppress(sqlite3.Error):
+            self.rollback()
         self._connection.close()
 
     def explain(self, exc: Exception) -> Exception:
@@ -104,7 +126,7 @@ class SqliteStore(Books):
             if not self._checkpoint_is_due(size, now):
                 return
             self._connection.execute("BEGIN IMMEDIATE")
-        except (FileNotFoundError, sqlite3.OperationalError):
+        except (OSError, sqlite3.Error):
             return  # somebody else writes; one of the next commits will find the time
         self._checkpointed_at, self._checkpointed_bytes = now, size
         self._checkpointed_changes = self._connection.total_changes
@@ -112,10 +134,12 @@ class SqliteStore(Books):
             if self._checkpointer is None:
                 self._checkpointer = connect(self._path)
             self._checkpointer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-        except sqlite3.OperationalError:
+        except sqlite3.Error:
             pass  # what was committed stands in the WAL; the next checkpoint tries again
         finally:
-            self._connection.execute("ROLLBACK")
+            # The commit before this stands whatever happens here, and nobody must be told that it failed.
+            with suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
 
     def _checkpoint_is_due(self, wal_bytes: int, now: float) -> bool:
         """The file doesn't shrink when its content was taken in and it begins anew, so that its size isn't enough."""
@@ -416,9 +440,11 @@ class SqliteDatabase:
         self._mode = mode
         self._clock = clock
         self._monotonic = monotonic
+        self._file: FileId | None = None  # once it was opened
 
     def prepare(self, *, create: bool, upgrade: bool) -> bool:
         done = self._bring_up_to_date(create=create, upgrade=Upgrade.ALL if upgrade else Upgrade.NONE)
+        self._file = file_id(self._path)
         if done.copy is not None:
             _log.warning("ledger_upgraded kept_as_it_was=%s", json.dumps(str(done.copy)))
         return done.created
@@ -430,13 +456,25 @@ class SqliteDatabase:
         make_sure(self._path, create=create, mode=self._mode)
         with closing(connect(self._path)) as connection:
             schema = SqliteSchema(connection, self._path, clock=self._clock)
-            return bring_up_to_date(schema, create=create, upgrade=upgrade, steps=migrations("sqlite"))
+            done = bring_up_to_date(schema, create=create, upgrade=upgrade, steps=migrations("sqlite"))
+            schema.see_to_wal()
+            return done
 
     def store(self) -> SqliteStore:
-        return SqliteStore(self._path, clock=self._clock, monotonic=self._monotonic)
+        try:
+            return SqliteStore(self._path, clock=self._clock, monotonic=self._monotonic, file=self._file)
+        except sqlite3.Error as exc:  # there is no store yet that could explain it
+            raise self.explain(exc) from exc
 
     def reader(self) -> SqliteReader:
-        return SqliteReader.of(self._path)
+        reader = SqliteReader.of(self._path)
+        if self._file is not None:
+            try:
+                check_same(self._path, self._file)
+            except LedgerUnavailable:
+                reader.close()
+                raise
+        return reader
 
     def scrub(self) -> bool:
         return scrub(self._path)

@@ -80,6 +80,8 @@ class Store(Protocol):
     same job.
     """
 
+    @property
+    def outlives_errors(self) -> bool: ...  # whether its connection is to be kept when the surroundings fail
     def begin(self) -> None: ...
     def commit(self) -> None: ...  # writes the gathered counters first
     def rollback(self) -> None: ...

@@ -8,6 +8,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,24 @@ def test_commits_are_synced_and_what_is_deleted_is_overwritten(url, file):
         "secure_delete": 1,
         "wal_autocheckpoint": 0,
     }
+
+
+def test_a_ledger_that_another_tool_wrote_anew_is_in_wal_mode_again(url, file, at_desk):
+    with open_ledger(url) as ledger:
+        at_desk(ledger).pending()
+    with closing(sqlite3.connect(file)) as connection:
+        rows = "\n".join(connection.iterdump())
+    for side in file.parent.glob("parked.db*"):
+        side.unlink()
+    with closing(sqlite3.connect(file)) as connection:
+        connection.executescript(rows)
+        connection.execute(f"PRAGMA application_id = {sqlite_file.APPLICATION_ID}")  # as docs/operating.md says
+
+    with open_ledger(url, create=False) as ledger:
+        assert at_desk(ledger).imbalances() == []
+        assert at_desk(ledger).accept("more").row.id == 2
+        with closing(sqlite3.connect(file)) as connection:
+            assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_a_long_log_is_taken_into_the_database_while_others_are_connected(url, file, at_desk):
