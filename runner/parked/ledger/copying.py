@@ -18,6 +18,7 @@ from parked.ledger.databases import locate
 from parked.ledger.newfile import new_file
 from parked.ledger.operations import OwnerRow
 from parked.ledger.sqlite import SqliteReader
+from parked.ledger.sqlite_copy import faults_of_copy
 from parked.ledger.sqlite_file import DEFAULT_MODE
 from parked.ledger.store import Database, Filters, Reader
 from parked.ledger.tables import Explained, take_over
@@ -57,7 +58,7 @@ def backup(url: str, file: Path) -> Kept:
     with new_file(file, mode=DEFAULT_MODE) as partial:
         with _explained(database):
             database.write_copy(partial)
-        with closing(SqliteReader.of(partial)) as reader:
+        with faults_of_copy(), closing(SqliteReader.of(partial)) as reader:
             jobs = reader.count(Filters(), states=tuple(State))
         size = partial.stat().st_size
     return Kept(database.where, file, size, jobs)

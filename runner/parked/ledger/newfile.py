@@ -37,7 +37,11 @@ def new_file(file: Path, *, mode: int) -> Iterator[Path]:
         try:
             _sync(partial)
             _give_name(partial, file)
-            _sync(file.parent)
+            try:
+                _sync(file.parent)
+            except OSError:
+                file.unlink()
+                raise
         except OSError as exc:
             raise OutputFailed(f"can't write {file}: {exc.strerror}") from exc
     finally:

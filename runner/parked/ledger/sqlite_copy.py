@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -24,6 +25,8 @@ WRITE_FAULTS: Final = {
     sqlite3.SQLITE_IOERR_SHMMAP: "its file system has no shared memory, which a ledger needs",
 }
 
+NOT_WRITTEN: Final = "the copy can't be written: {}; nothing of it is left"
+
 
 def write_copy(connection: sqlite3.Connection, file: Path) -> None:
     """Write the ledger as one snapshot into an empty file; others read and write meanwhile.
@@ -41,14 +44,28 @@ def write_copy(connection: sqlite3.Connection, file: Path) -> None:
 
     try:
         patiently(write)
-        # It doesn't take this over. An older parked finds in the file what it would have made.
-        with closing(connect(file)) as copy:
-            copy.execute("PRAGMA journal_mode = WAL")
     except sqlite3.Error as exc:
         why = WRITE_FAULTS.get(exc.sqlite_errorcode)
         if why is None:
             raise
-        raise OutputFailed(f"the copy can't be written: {why}; nothing of it is left") from exc
+        raise OutputFailed(NOT_WRITTEN.format(why)) from exc
+    # It doesn't take this over. An older parked finds in the file what it would have made.
+    with faults_of_copy(), closing(connect(file)) as copy:
+        copy.execute("PRAGMA journal_mode = WAL")
+
+
+@contextmanager
+def faults_of_copy() -> Iterator[None]:
+    """While nothing but a copy that is being made is written or read.
+
+    Raises:
+        OutputFailed: it can't be.
+    """
+    try:
+        yield
+    except sqlite3.Error as exc:
+        why = WRITE_FAULTS.get(exc.sqlite_errorcode, "the disk reports an I/O error")
+        raise OutputFailed(NOT_WRITTEN.format(why)) from exc
 
 
 def keep_copy(connection: sqlite3.Connection, path: Path, step: int) -> Path:

@@ -42,7 +42,7 @@ EXACT_MEANINGS: Final = {
     ),
     sqlite3.SQLITE_IOERR_FSYNC: "can't be written: the disk reports an I/O error when it is to keep it",
     sqlite3.SQLITE_IOERR_NOMEM: MEANINGS[7],
-    sqlite3.SQLITE_IOERR_SHMSIZE: "can't be used: the disk has no room for its -shm file",
+    sqlite3.SQLITE_IOERR_SHMSIZE: "can't be used: its -shm file finds no room on the disk, or can't be written",
     sqlite3.SQLITE_IOERR_SHMMAP: NO_SHARED_MEMORY,
 }
 ON_READ_ONLY: Final = (

@@ -128,6 +128,39 @@ def test_a_breaking_step_that_can_keep_no_copy_is_not_made(on_disk, small_disk, 
 
 
 @pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "kept.db"
+
+
+def test_a_backup_that_can_not_be_synced_is_not_there_at_all(child, sqlite_url, at_desk, file):
+    with open_ledger(sqlite_url) as ledger:
+        at_desk(ledger).accept("a-1")
+    script = """
+from pathlib import Path
+from parked.errors import LedgerUnavailable, OutputFailed
+from parked.ledger.copying import backup
+said = []
+n = calls = 0
+while calls >= n:  # each of the system calls is the first that fails, once
+    n += 1
+    fail_from(sys.argv[3], errno.EIO, n)
+    try:
+        backup(sys.argv[1], Path(sys.argv[2]))
+    except (OutputFailed, LedgerUnavailable) as exc:  # the ledger itself needs to write its -shm file
+        said.append(str(exc))
+        assert not Path(sys.argv[2]).exists()
+    calls = mend(sys.argv[3])
+print(json.dumps(said))
+"""
+    for fault, fewest in (("posix/io/sync/*", 2), ("posix/io/rw/pwrite*", 10)):
+        said = child(script, sqlite_url, file, fault, faulty=True)
+
+        assert len(said) >= fewest
+        assert sorted(path.name for path in file.parent.iterdir()) == ["kept.db", "parked.db"]
+        file.unlink()
+
+
+@pytest.fixture
 def url_of_many(sqlite_url: str, at_desk: Callable[[Ledger], Any]) -> str:
     """A ledger of 4 MB that nobody uses."""
     with open_ledger(sqlite_url) as ledger:
@@ -380,11 +413,15 @@ print(json.dumps(said))
 # --- a ledger that somebody else has locked ---
 
 
-@pytest.mark.parametrize("how", ["BEGIN IMMEDIATE", "exclusive"])
-def test_a_ledger_that_another_program_has_locked_takes_answers_once_it_lets_go(
-    sqlite_url, tmp_path, at_desk, monkeypatch, how
-):
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock is waited for 0.2 s instead of 30."""
     monkeypatch.setattr(sqlite_file, "PATIENCE_S", 0.2)
+
+
+def test_a_ledger_that_another_program_has_locked_takes_answers_once_it_lets_go(
+    impatient, sqlite_url, tmp_path, at_desk
+):
     with open_ledger(sqlite_url) as ledger:
         desk = at_desk(ledger)
         row = desk.running(desk.owner())
@@ -393,12 +430,26 @@ def test_a_ledger_that_another_program_has_locked_takes_answers_once_it_lets_go(
             ticket = ledger.submit(answer(row))
             with pytest.raises(LedgerUnavailable, match="was held locked by another process"):
                 desk.accept("refused")
-            if how == "BEGIN IMMEDIATE":
-                assert names(ledger) == ["job-1"]  # whoever only asks is let in
+            assert names(ledger) == ["job-1"]  # whoever only asks is let in
             assert ledger.stalled
 
         assert ticket.wait(WAIT_S).state is State.SUCCEEDED
         assert names(ledger) == ["job-1"]
+
+
+def test_a_ledger_that_another_program_has_for_itself_is_named(impatient, sqlite_url, tmp_path, at_desk, file):
+    with open_ledger(sqlite_url) as ledger:
+        at_desk(ledger).accept("a-1")
+    with closing(sqlite3.connect(tmp_path / "parked.db", isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN IMMEDIATE")
+
+        for use in (lambda: open_ledger(sqlite_url), lambda: backup(sqlite_url, file)):
+            with pytest.raises(LedgerUnavailable, match="was held locked by another process"):
+                use()
+
+    assert not file.exists()
+    assert backup(sqlite_url, file).jobs == 1
 
 
 def test_an_error_that_somebody_keeps_does_not_keep_the_lock(sqlite_url, child):
