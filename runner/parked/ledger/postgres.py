@@ -483,10 +483,11 @@ class PostgresDatabase:
 
     def write_copy(self, file: Path) -> None:
         from parked.ledger.sqlite import SqliteDatabase
+        from parked.ledger.sqlite_copy import faults_of_copy
 
         self.prepare(create=False, upgrade=False)
         copy = SqliteDatabase(file, mode=None, clock=time.time, monotonic=time.monotonic)
-        with closing(self.reader()) as source, copy.to_be_filled() as target:
+        with faults_of_copy(), closing(self.reader()) as source, copy.to_be_filled() as target:
             take_over(Explained(source, self.explain), target, where=str(file))
 
     @contextmanager

@@ -23,6 +23,7 @@ from parked.jobfile import scan
 from parked.ledger import open_ledger
 from parked.ledger.store import Filters
 from parked.simulator import replies as reply
+from servers import sqlite_only
 
 WAIT_S = 30.0
 
@@ -206,6 +207,7 @@ LOOKS = (
 )  # fmt: skip
 
 
+@sqlite_only
 def test_a_damaged_ledger_is_one_sentence_for_every_command(parked, story, tmp_path, url):
     for n in range(20):
         story.parked(f"a-{n}", payload="x" * 5000)

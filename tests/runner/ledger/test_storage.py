@@ -143,6 +143,7 @@ said = []
 n = calls = 0
 while calls >= n:  # each of the system calls is the first that fails, once
     n += 1
+    Path(sys.argv[2]).unlink(missing_ok=True)
     fail_from(sys.argv[3], errno.EIO, n)
     try:
         backup(sys.argv[1], Path(sys.argv[2]))
@@ -256,8 +257,8 @@ DISK_FULL = "the ledger D/parked.db can't be written: the disk is full"
 @pytest.mark.parametrize(
     ("fault", "error", "step", "said"),
     [
-        ("posix/io/rw/pwrite*", "ENOSPC", 3, "the disk is full"),
-        ("posix/io/rw/pwrite*", "EIO", 7, "the disk reports an I/O error"),
+        ("posix/io/rw/pwrite*", "ENOSPC", 7, "the disk is full"),
+        ("posix/io/rw/pwrite*", "EIO", 11, "the disk reports an I/O error"),
         ("posix/io/sync/*", "EIO", 1, "the disk reports an I/O error when it is to keep it"),
         ("posix/io/rw/pread*", "EIO", 5, "the disk reports an I/O error"),
         ("posix/io/dir/ftruncate*", "ENOSPC", 1, ""),
