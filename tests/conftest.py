@@ -20,7 +20,7 @@ from parked.ledger.operations import SetMark
 from parked.ledger.store import AttemptRow
 from parked.simulator import Simulator
 
-pytest_plugins = ("servers",)
+pytest_plugins = ("servers", "disks")
 
 
 class ManualClock:

@@ -23,7 +23,7 @@ from parked.judge import text_of
 from parked.ledger.codec import decode
 from parked.ledger.operations import JobRow
 from parked.ledger.store import AnswerRow
-from parked.spill import spilling_index
+from parked.spill import SpillingIndex
 
 STDOUT: Final = "-"
 
@@ -83,7 +83,7 @@ class AnswerOutput:
 
     def __init__(self, sink: _Sink, *, known: Iterator[Key] | None = None) -> None:
         self._sink = sink
-        self._index = spilling_index(_SCHEMA)
+        self._index = SpillingIndex(_SCHEMA)
         if known is not None:
             self._index.executemany("INSERT OR IGNORE INTO written VALUES (?, ?, ?)", known)
 

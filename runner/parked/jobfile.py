@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, Final, NamedTuple, NoReturn, Self
 from parked.errors import InvalidJob, OutputFailed
 from parked.job import Job, check_name
 from parked.ledger.codec import identity
-from parked.spill import spilling_index
+from parked.spill import SpillingIndex
 
 STDIN: Final = "-"
 MAX_LINE_BYTES: Final = 128 * 2**20  # Gemini takes requests of up to 100 MB; a longer line is no job
@@ -63,7 +63,7 @@ class Scan:
         self._stream = stream
         self._stamp = _stamp(stream)
         self._default_model = default_model
-        self._index = spilling_index(_SCHEMA)
+        self._index = SpillingIndex(_SCHEMA)
 
     def __enter__(self) -> Self:
         return self
@@ -244,13 +244,19 @@ def _open(source: str, stdin: BinaryIO | None) -> tuple[str, BinaryIO]:
 
 def _spooled(stream: BinaryIO) -> BinaryIO:
     """Copy a stream to a file without a name, which nobody else can open and which is gone with this process."""
-    spool = tempfile.TemporaryFile()  # noqa: SIM115 - the scan holds it open
+    spool = None
     try:
+        spool = tempfile.TemporaryFile()  # noqa: SIM115 - the scan holds it open
         shutil.copyfileobj(stream, spool, 2**20)
         spool.flush()
     except OSError as exc:
-        spool.close()
-        raise OutputFailed(f"can't keep a copy of the input in {tempfile.gettempdir()}: {exc.strerror}") from exc
+        if spool is not None:
+            with suppress(OSError):  # what it still holds finds no room either
+                spool.close()
+        raise OutputFailed(
+            f"can't keep a copy of the input in {tempfile.tempdir or 'TMPDIR'}: {exc.strerror};"
+            " make room there, or name another folder in TMPDIR"
+        ) from exc
     return spool
 
 

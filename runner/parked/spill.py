@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
 
 from parked.errors import OutputFailed
 
@@ -12,21 +14,40 @@ from parked.errors import OutputFailed
 CACHE_KIB: Final = 2048
 
 
-def spilling_index(schema: str) -> sqlite3.Connection:
-    """Return a connection to an empty database with these tables. For one thread; closing it drops everything.
+class SpillingIndex:
+    """An empty database with these tables. For one thread; closing it drops everything.
 
-    All is one transaction that never ends, so that a row costs no commit.
-
-    Raises:
-        OutputFailed: no folder for temporary files can be written.
+    All is one transaction that never ends, so that a row costs no commit. Every method raises `OutputFailed` if the
+    folder for temporary files can't be written.
     """
+
+    def __init__(self, schema: str) -> None:
+        with _told():
+            self._connection = sqlite3.connect("", isolation_level=None)
+            self._connection.execute("PRAGMA journal_mode = OFF")
+            self._connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+            self._connection.execute("BEGIN")
+            for statement in schema.split(";"):
+                self._connection.execute(statement)
+
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
+        with _told():
+            return self._connection.execute(sql, values)
+
+    def executemany(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        with _told():
+            self._connection.executemany(sql, rows)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@contextmanager
+def _told() -> Iterator[None]:
     try:
-        index = sqlite3.connect("", isolation_level=None)
-        index.execute("PRAGMA journal_mode = OFF")
-        index.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-        index.execute("BEGIN")
-        for statement in schema.split(";"):
-            index.execute(statement)
-    except sqlite3.OperationalError as exc:
-        raise OutputFailed(f"can't make a temporary index ({exc}); is the folder in TMPDIR writable?") from exc
-    return index
+        yield
+    except sqlite3.Error as exc:
+        raise OutputFailed(
+            f"can't keep an index of what was read in the folder for temporary files ({exc}); make room there, or name"
+            " another in TMPDIR"
+        ) from exc

@@ -42,6 +42,8 @@ COMMANDS: Final = {
     "summary": "parked.cli.summary",
     "classify": "parked.cli.classify",
     "audit": "parked.cli.audit",
+    "backup": "parked.cli.backup",
+    "copy": "parked.cli.copying",
     "migrate": "parked.cli.migrate",
     "simulate": "parked.cli.simulate",
     "demo": "parked.cli.demo",
@@ -60,6 +62,8 @@ exit status, about the jobs of the command:
 example:
   parked run jobs.jsonl --out answers.jsonl; parked summary
 """
+
+_USER_OF_ADDRESS: Final = re.compile(r"://[^\s'\"]*@")
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction["Parser"]  # argparse has no public name for what `add_subparsers` returns
@@ -188,7 +192,8 @@ def _refuse(unknown: list[str], name: str) -> NoReturn:
 
 def _sentence(error: Exception) -> str:
     if isinstance(error, ParkedError):
-        return str(error)
+        # It may quote a word of the command line, and that may be an address with a password.
+        return _USER_OF_ADDRESS.sub("://…@", str(error))
     if isinstance(error, OSError):
         return f"{error.filename or 'reading or writing failed'}: {error.strerror or type(error).__name__}"
     # Its text may quote a prompt or a key: that is for those who ask for it.

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from parked.cli.frame import Subparsers
 
 DESCRIPTION: Final = """\
-Make the ledger, or apply what an older one lacks. On SQLite all commands that take jobs on do it by themselves. On
+Make the ledger, or apply what an older one lacks. On SQLite the commands do it by themselves, and before a step that
+older programs can't follow they keep a copy beside the ledger: parked.db.before-0003. On
 PostgreSQL they do it where their role may, and only in steps that older programs can go on beside; a step that they
 can't is made by this command alone, once none of them is running. docs/postgres.md has the rights it needs.
 
@@ -33,9 +34,12 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     name = full_name(settings.ledger)
     if args.json:
         steps = [{"number": step.number, "title": step.title, "additive": step.additive} for step in done.steps]
-        put_json({"ledger": name, "created": done.created, "steps": steps})
+        copy = None if done.copy is None else str(done.copy)
+        put_json({"ledger": name, "created": done.created, "steps": steps, "copy": copy})
         return Exit.OK
     put(f"ledger {name}")
+    if done.copy is not None:
+        put(f"  kept as it was: {done.copy}")
     for step in done.steps:
         put(f"  {step.number:04} {step.title}")
     put("created" if done.created else "upgraded" if done.steps else "nothing to do: it is up to date")

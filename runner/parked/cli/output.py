@@ -7,6 +7,7 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from parked.plain import printable
@@ -27,7 +28,8 @@ def hint(text: str) -> None:
     if sys.stdout is not None:
         sys.stdout.flush()
     if sys.stderr is not None:
-        sys.stderr.write("\n".join(printable(line) for line in text.split("\n")) + "\n")
+        with suppress(OSError):  # a full disk behind `2>`: what can't be said is no reason to fail, nor to say 1
+            sys.stderr.write("\n".join(printable(line) for line in text.split("\n")) + "\n")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

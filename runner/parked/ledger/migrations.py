@@ -50,6 +50,13 @@ class Schema(Protocol):
         """The owners that are neither ended nor lost, for people: `host pid 7 (0.1)`."""
         ...
 
+    def keep_copy(self, step: int) -> Path | None:
+        """Inside the transaction, before anything is changed: keep the ledger as it is, and return the file.
+
+        None: whoever runs the server sees to its backups.
+        """
+        ...
+
 
 class Migration(NamedTuple):
     number: int
@@ -61,6 +68,7 @@ class Migration(NamedTuple):
 class Upgraded(NamedTuple):
     created: bool  # there was nothing: the ledger was made here
     steps: tuple[Migration, ...]  # that were applied
+    copy: Path | None = None  # the ledger as it was before them, where one was breaking
 
 
 @cache
@@ -94,15 +102,31 @@ def bring_up_to_date(schema: Schema, *, create: bool, upgrade: Upgrade, steps: S
         if not lacking:
             return Upgraded(False, ())
         _refuse(lacking, upgrade, schema)
-    with schema.transaction():
-        applied = schema.applied()  # another process may have been faster
-        lacking = _lacking(steps, applied or {}, schema)
-        for step in lacking:
-            for statement in step.statements:
-                schema.run(statement)
-            schema.note(step.number, additive=step.additive, title=step.title, applied_by=__version__)
-        if applied is None:
-            schema.give_name(new_name())
+    copy: Path | None = None
+    try:
+        with schema.transaction():
+            applied = schema.applied()  # another process may have been faster
+            lacking = _lacking(steps, applied or {}, schema)
+            if applied is not None and not all(step.additive for step in lacking):
+                _refuse(lacking, upgrade, schema)  # nor did anybody come meanwhile
+                copy = schema.keep_copy(lacking[0].number)
+            return apply(schema, steps)._replace(copy=copy)
+    except BaseException:
+        if copy is not None:  # nothing has happened, so there is no before
+            copy.unlink(missing_ok=True)
+        raise
+
+
+def apply(schema: Schema, steps: Sequence[Migration]) -> Upgraded:
+    """Apply what is missing, inside a transaction. A new ledger gets its word."""
+    applied = schema.applied()
+    lacking = _lacking(steps, applied or {}, schema)
+    for step in lacking:
+        for statement in step.statements:
+            schema.run(statement)
+        schema.note(step.number, additive=step.additive, title=step.title, applied_by=__version__)
+    if applied is None:
+        schema.give_name(new_name())
     return Upgraded(applied is None, tuple(lacking))
 
 

@@ -9,19 +9,20 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from enum import Enum
 from itertools import count
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Self
 
 import psycopg
 
-from parked.errors import LedgerUnavailable
+from parked.errors import LedgerUnavailable, SettingsError
 from parked.ledger import operations as op
 from parked.ledger.books import SET_BY_THE_LATEST, Books
 from parked.ledger.codec import ERASED, Body
 from parked.ledger.labels import Labels
-from parked.ledger.migrations import Upgrade, Upgraded, bring_up_to_date, migrations
+from parked.ledger.migrations import Upgrade, Upgraded, apply, bring_up_to_date, migrations
 from parked.ledger.moves import AttemptState, Change
 from parked.ledger.operations import JobRow
 from parked.ledger.postgres_schema import PostgresSchema, begin
@@ -31,6 +32,7 @@ from parked.ledger.reading import SqlReader
 from parked.ledger.rows import attempt_state, closing_columns, job_row, owner_row
 from parked.ledger.statements import load
 from parked.ledger.store import Contended
+from parked.ledger.tables import Explained, Row, take_over
 
 SQL: Final = load("postgres")
 
@@ -40,6 +42,11 @@ PAGE_ROWS: Final = 500  # of a long answer, fetched at a time
 PAUSE_S: Final = 0.2  # between two questions whether a commit went through
 
 HAS_COMMITTED: Final = b"SELECT pg_xact_status(%s::text::xid8)"
+# Nobody but this transaction writes; whoever wants to waits.
+LOCKING_OUT: Final = (
+    b"LOCK TABLE parked.owners, parked.replays, parked.jobs, parked.payloads, parked.answers, parked.attempts,"
+    b" parked.counters, parked.gates, parked.pauses, parked.leases, parked.marks IN SHARE ROW EXCLUSIVE MODE"
+)
 # Who lets a pair of pipeline and model in as a label is alone with it until the commit.
 LETTING_IN: Final = b"SELECT pg_advisory_xact_lock(1885434475, 2)"
 
@@ -58,6 +65,8 @@ _TEXTS: Final = {name: text.encode() for name, text in SQL.items()}
 
 class PostgresStore(Books):
     """The write side. Opened and used by one thread at a time. Without a `clock` the server's time is stored."""
+
+    outlives_errors = False
 
     def __init__(self, server: Server, *, clock: Callable[[], float] | None = None) -> None:
         super().__init__()
@@ -372,16 +381,23 @@ def _bodies(bodies: Iterable[Body]) -> dict[str, list[Any]]:
 class PostgresReader(SqlReader):
     """The read side, on a connection of its own."""
 
+    dialect = "postgres"
     sql = SQL
 
-    def __init__(self, server: Server) -> None:
-        self._connection = server.connect()
+    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+        """In a transaction."""
+        self._connection = connection
         self._streams = count()
+        super().__init__()
+
+    @classmethod
+    def of(cls, server: Server) -> Self:
+        connection = server.connect()
         try:
-            self._connection.execute(BEGIN_READING, prepare=False)
-            super().__init__()
+            connection.execute(BEGIN_READING, prepare=False)
+            return cls(connection)
         except BaseException:
-            self.close()
+            connection.close()
             raise
 
     def close(self) -> None:
@@ -412,6 +428,30 @@ class PostgresReader(SqlReader):
         return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_").replace("*", "%")
 
 
+class PostgresTarget:
+    """See `Target`."""
+
+    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+        self._connection = connection
+        connection.execute(_TEXTS["forget_name"])
+
+    def fill(self, table: str, rows: Iterable[Row]) -> None:
+        with self._connection.cursor() as cursor, cursor.copy(_TEXTS[f"fill_{table}"]) as copy:
+            for row in rows:
+                copy.write_row(self.kept(row))
+
+    def kept(self, row: Row) -> Row:
+        """A text of PostgreSQL can't hold NUL. Names have none, bodies are bytes: it may be in what a server said."""
+        return tuple(value.replace("\0", "\ufffd") if isinstance(value, str) else value for value in row)
+
+    def go_on_from(self, last_ids: Mapping[str, int]) -> None:
+        values = {"owners": 0, "replays": 0, "jobs": 0} | dict(last_ids)
+        self._connection.execute(_TEXTS["go_on_from"], values)
+
+    def reader(self) -> PostgresReader:
+        return PostgresReader(self._connection)
+
+
 class PostgresDatabase:
     """See `Database`."""
 
@@ -436,10 +476,37 @@ class PostgresDatabase:
         return PostgresStore(self._server, clock=self._clock)
 
     def reader(self) -> PostgresReader:
-        return PostgresReader(self._server)
+        return PostgresReader.of(self._server)
 
     def scrub(self) -> bool:
         return scrub(self._server)
+
+    def write_copy(self, file: Path) -> None:
+        from parked.ledger.sqlite import SqliteDatabase
+        from parked.ledger.sqlite_copy import faults_of_copy
+
+        self.prepare(create=False, upgrade=False)
+        copy = SqliteDatabase(file, mode=None, clock=time.time, monotonic=time.monotonic)
+        with faults_of_copy(), closing(self.reader()) as source, copy.to_be_filled() as target:
+            take_over(Explained(source, self.explain), target, where=str(file))
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        with closing(self._server.connect()) as connection:
+            begin(connection)
+            connection.execute(LOCKING_OUT)
+            yield  # closing the connection ends the transaction
+
+    @contextmanager
+    def to_be_filled(self) -> Iterator[PostgresTarget]:
+        with closing(self._server.connect()) as connection:
+            schema = PostgresSchema(connection, self.where)
+            with schema.transaction():
+                apply(schema, migrations("postgres"))
+                connection.execute(LOCKING_OUT)
+                if connection.execute(_TEXTS["anything"]).fetchone() is not None:
+                    raise SettingsError(f"the ledger {self.where} is in use; name a database that is empty or missing")
+                yield PostgresTarget(connection)
 
     def explain(self, exc: Exception) -> Exception:
         return self._server.explain(exc)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import psycopg
@@ -52,15 +52,18 @@ class PostgresSchema:
             yield
             self._connection.execute(b"COMMIT")
         except psycopg.errors.InsufficientPrivilege as exc:
-            self._connection.execute(b"ROLLBACK")
+            self._roll_back()
             raise LedgerUnavailable(
                 f"this role may not create or upgrade the ledger in {self.where}; have a role that may run"
                 f" `parked migrate` once ({GRANTS})"
             ) from exc
         except BaseException:
-            if not self._connection.closed:
-                self._connection.execute(b"ROLLBACK")
+            self._roll_back()
             raise
+
+    def _roll_back(self) -> None:
+        with suppress(psycopg.Error):  # the connection is gone: then the transaction is, too
+            self._connection.execute(b"ROLLBACK")
 
     def run(self, statement: str) -> None:
         self._connection.execute(statement.encode())
@@ -71,6 +74,9 @@ class PostgresSchema:
 
     def give_name(self, name: str) -> None:
         self._connection.execute(self._sql["name_ledger"], {"name": name, "now": self._now})
+
+    def keep_copy(self, step: int) -> None:
+        return None
 
     def users(self) -> list[str]:
         return [f"{host} pid {pid} ({version})" for host, pid, version in self._connection.execute(self._sql["users"])]

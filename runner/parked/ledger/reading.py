@@ -16,6 +16,7 @@ from parked.ledger.books import SET_BY_THE_LATEST
 from parked.ledger.codec import Body
 from parked.ledger.counters import Metric
 from parked.ledger.labels import Labels
+from parked.ledger.migrations import migrations
 from parked.ledger.operations import JobRow, OwnerRow
 from parked.ledger.rows import JOB_COLUMNS, answer_row, attempt_row, job_row, owner_row
 from parked.ledger.store import AnswerRow, AttemptRow, Cause, CounterRow, Erasure, Filters, Imbalance, Sent
@@ -36,6 +37,7 @@ class Found(Protocol):
 class SqlReader(ABC):
     """See `Reader`. The snapshot is that of the first question, which is the ledger's name; `close` gives it back."""
 
+    dialect: ClassVar[str]
     sql: ClassVar[Mapping[str, str]]  # the statements by name
 
     def __init__(self) -> None:
@@ -194,7 +196,7 @@ class SqlReader(ABC):
         for pipeline, model, error_class, reason, jobs in self._ask("parked_rows"):
             rows[*labels.pair(pipeline, model), error_class, reason] += jobs
         counted = {tuple(c[1:5]): c.value for c in self.counters(Metric.PARKED_NOW)}
-        for key in sorted(rows.keys() | counted.keys()):
+        for key in sorted(rows.keys() | counted.keys(), key=lambda key: [part or "" for part in key]):
             if counted.get(key, 0) != rows[key]:
                 pipeline, _, error_class, _ = key
                 yield Imbalance(pipeline, f"parked_now {error_class}", counted.get(key, 0), rows[key])
@@ -218,6 +220,18 @@ class SqlReader(ABC):
 
     def leases(self) -> dict[str, int]:
         return dict(self._ask("leases").fetchall())
+
+    # --- all of it ---
+
+    def rows(self, table: str) -> Iterator[tuple[Any, ...]]:
+        yield from self.stream(self.sql[f"rows_of_{table}"], {"latest": self.many(SET_BY_THE_LATEST)})
+
+    def last_ids(self) -> dict[str, int]:
+        return dict(self._ask("last_ids").fetchall())
+
+    def unknown_steps(self) -> list[int]:
+        known = {step.number for step in migrations(self.dialect)}
+        return [number for number, _ in self._ask("applied_steps") if number not in known]
 
     # --- parts ---
 

@@ -3,28 +3,44 @@
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
+from parked.errors import LedgerMissing, LedgerUnavailable, SettingsError
 from parked.ledger import operations as op
 from parked.ledger.books import SET_BY_THE_LATEST, Books
 from parked.ledger.codec import ERASED, Body
 from parked.ledger.labels import Labels
-from parked.ledger.migrations import Upgrade, Upgraded, bring_up_to_date, migrations
+from parked.ledger.migrations import Upgrade, Upgraded, apply, bring_up_to_date, migrations
 from parked.ledger.moves import AttemptState, Change
+from parked.ledger.newfile import new_file
 from parked.ledger.operations import JobRow, Lane
 from parked.ledger.reading import SqlReader
 from parked.ledger.rows import attempt_state, closing_columns, job_row, owner_row
 from parked.ledger.scrubbing import scrub
-from parked.ledger.sqlite_file import connect, explain, make_sure, patiently
+from parked.ledger.sqlite_copy import write_copy
+from parked.ledger.sqlite_file import (
+    DEFAULT_MODE,
+    FileId,
+    check_same,
+    connect,
+    explain,
+    file_id,
+    make_sure,
+    patiently,
+)
 from parked.ledger.sqlite_schema import SqliteSchema
 from parked.ledger.statements import load
+from parked.ledger.tables import Row
 
 SQL: Final = load("sqlite")
+
+_log = logging.getLogger("parked.ledger")
 
 # As SQLite's own default: 1,000 pages. More often costs syncs, more seldom disk and slower reads.
 CHECKPOINT_BYTES: Final = 4_000_000
@@ -35,19 +51,26 @@ CHECKPOINT_S: Final = 5.0
 class SqliteStore(Books):
     """The write side. Opened and used by one thread at a time."""
 
+    # A commit that fails while it syncs may leave all its pages in the WAL. Whoever opens a ledger that nobody has open
+    # takes them for committed; this connection knows better, and writes over them.
+    outlives_errors = True
+
     def __init__(
         self,
         path: Path,
         *,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        file: FileId | None = None,
     ) -> None:
+        """`file` is the one that is to be written to; None: whichever has that name now."""
         super().__init__()
         self._path = path
         self._clock = clock
         self._monotonic = monotonic
         self._wal = Path(f"{path}-wal")
         self._connection = connect(path)
+        self._file = file_id(path) if file is None else file
         self._checkpointer: sqlite3.Connection | None = None
         self._checkpointed_at = monotonic()
         self._checkpointed_changes = 0
@@ -58,6 +81,8 @@ class SqliteStore(Books):
 
     def begin(self) -> None:
         patiently(lambda: self._connection.execute("BEGIN IMMEDIATE"), monotonic=self._monotonic)
+        # What is committed to a file that was deleted or replaced is gone, and nobody would say so.
+        check_same(self._path, self._file)
         self.now = self._clock()
         self.tally.clear()
         self._alive.clear()
@@ -75,6 +100,10 @@ class SqliteStore(Books):
     def close(self) -> None:
         if self._checkpointer is not None:
             self._checkpointer.close()
+        # A cursor that somebody still holds, in the traceback of an error say, keeps SQLite's connection open, and with
+        # it the lock that this transaction may hold.
+        with suppress(sqlite3.Error):
+            self.rollback()
         self._connection.close()
 
     def explain(self, exc: Exception) -> Exception:
@@ -97,7 +126,7 @@ class SqliteStore(Books):
             if not self._checkpoint_is_due(size, now):
                 return
             self._connection.execute("BEGIN IMMEDIATE")
-        except (FileNotFoundError, sqlite3.OperationalError):
+        except (OSError, sqlite3.Error):
             return  # somebody else writes; one of the next commits will find the time
         self._checkpointed_at, self._checkpointed_bytes = now, size
         self._checkpointed_changes = self._connection.total_changes
@@ -105,10 +134,12 @@ class SqliteStore(Books):
             if self._checkpointer is None:
                 self._checkpointer = connect(self._path)
             self._checkpointer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-        except sqlite3.OperationalError:
+        except sqlite3.Error:
             pass  # what was committed stands in the WAL; the next checkpoint tries again
         finally:
-            self._connection.execute("ROLLBACK")
+            # The commit before this stands whatever happens here, and nobody must be told that it failed.
+            with suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
 
     def _checkpoint_is_due(self, wal_bytes: int, now: float) -> bool:
         """The file doesn't shrink when its content was taken in and it begins anew, so that its size isn't enough."""
@@ -345,15 +376,22 @@ class SqliteStore(Books):
 class SqliteReader(SqlReader):
     """The read side, on a connection of its own."""
 
+    dialect = "sqlite"
     sql = SQL
 
-    def __init__(self, path: Path) -> None:
-        self._connection = connect(path, only_asks=True)
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        """In a transaction, which gives the snapshot."""
+        self._connection = connection
+        super().__init__()
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        connection = connect(path, only_asks=True)
         try:
-            self._connection.execute("BEGIN")
-            super().__init__()
+            connection.execute("BEGIN")
+            return cls(connection)
         except BaseException:
-            self.close()
+            connection.close()
             raise
 
     def close(self) -> None:
@@ -369,6 +407,28 @@ class SqliteReader(SqlReader):
         return text.replace("[", "[[]").replace("?", "[?]")
 
 
+class SqliteTarget:
+    """See `Target`."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        connection.execute(SQL["forget_name"])
+
+    def fill(self, table: str, rows: Iterable[Row]) -> None:
+        self._connection.executemany(SQL[f"fill_{table}"], rows)
+
+    def kept(self, row: Row) -> Row:
+        return row
+
+    def go_on_from(self, last_ids: Mapping[str, int]) -> None:
+        self._connection.executemany(
+            SQL["go_on_from"], ({"name": name, "last": last} for name, last in last_ids.items())
+        )
+
+    def reader(self) -> SqliteReader:
+        return SqliteReader(self._connection)
+
+
 class SqliteDatabase:
     """See `Database`. `mode` is that of a file which is made; `clock` gives UTC epoch seconds."""
 
@@ -380,9 +440,14 @@ class SqliteDatabase:
         self._mode = mode
         self._clock = clock
         self._monotonic = monotonic
+        self._file: FileId | None = None  # once it was opened
 
     def prepare(self, *, create: bool, upgrade: bool) -> bool:
-        return self._bring_up_to_date(create=create, upgrade=Upgrade.ALL if upgrade else Upgrade.NONE).created
+        done = self._bring_up_to_date(create=create, upgrade=Upgrade.ALL if upgrade else Upgrade.NONE)
+        self._file = file_id(self._path)
+        if done.copy is not None:
+            _log.warning("ledger_upgraded kept_as_it_was=%s", json.dumps(str(done.copy)))
+        return done.created
 
     def migrate(self) -> Upgraded:
         return self._bring_up_to_date(create=True, upgrade=Upgrade.ALL)
@@ -391,16 +456,62 @@ class SqliteDatabase:
         make_sure(self._path, create=create, mode=self._mode)
         with closing(connect(self._path)) as connection:
             schema = SqliteSchema(connection, self._path, clock=self._clock)
-            return bring_up_to_date(schema, create=create, upgrade=upgrade, steps=migrations("sqlite"))
+            done = bring_up_to_date(schema, create=create, upgrade=upgrade, steps=migrations("sqlite"))
+            schema.see_to_wal()
+            return done
 
     def store(self) -> SqliteStore:
-        return SqliteStore(self._path, clock=self._clock, monotonic=self._monotonic)
+        try:
+            return SqliteStore(self._path, clock=self._clock, monotonic=self._monotonic, file=self._file)
+        except sqlite3.Error as exc:  # there is no store yet that could explain it
+            raise self.explain(exc) from exc
 
     def reader(self) -> SqliteReader:
-        return SqliteReader(self._path)
+        reader = SqliteReader.of(self._path)
+        if self._file is not None:
+            try:
+                check_same(self._path, self._file)
+            except LedgerUnavailable:
+                reader.close()
+                raise
+        return reader
 
     def scrub(self) -> bool:
         return scrub(self._path)
+
+    def write_copy(self, file: Path) -> None:
+        make_sure(self._path, create=False, mode=None)
+        with closing(connect(self._path)) as connection:
+            schema = SqliteSchema(connection, self._path, clock=self._clock)
+            if schema.applied() is None:
+                raise LedgerMissing(schema.missing)
+            write_copy(connection, file)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        with closing(connect(self._path)) as connection:
+            patiently(lambda: connection.execute("BEGIN IMMEDIATE"), monotonic=self._monotonic)
+            yield  # closing the connection ends the transaction
+
+    @contextmanager
+    def to_be_filled(self) -> Iterator[SqliteTarget]:
+        if not self._path.exists():
+            with new_file(self._path, mode=self._mode or DEFAULT_MODE) as partial, self._filled(partial) as target:
+                yield target
+            return
+        make_sure(self._path, create=True, mode=self._mode)
+        with self._filled(self._path) as target:
+            yield target
+
+    @contextmanager
+    def _filled(self, path: Path) -> Iterator[SqliteTarget]:
+        with closing(connect(path)) as connection:
+            schema = SqliteSchema(connection, self._path, clock=self._clock)
+            with schema.transaction():
+                apply(schema, migrations("sqlite"))
+                if connection.execute(SQL["anything"]).fetchone() is not None:
+                    raise SettingsError(f"the ledger {self.where} is in use; name a database that is empty or missing")
+                yield SqliteTarget(connection)
 
     def explain(self, exc: Exception) -> Exception:
         return explain(exc, self._path)

@@ -17,19 +17,38 @@ DEFAULT_MODE: Final = 0o600
 PATIENCE_S: Final = 30.0  # for a lock that others hold
 
 BUSY: Final = 5
+READ_ONLY: Final = 8
 # Primary result codes of SQLite, https://www.sqlite.org/rescode.html, and what they mean for a ledger.
 MEANINGS: Final = {
     BUSY: f"was held locked by another process for {PATIENCE_S:.0f} s",
     6: "is locked by this process itself",
     7: "can't be used: SQLite is out of memory",
-    8: "may not be written by this user",
+    READ_ONLY: "may not be written by this user",
     10: "can't be read or written: the disk reports an I/O error",
-    11: "is damaged; restore a backup, or save what can be read with `sqlite3 FILE .recover`",
+    11: "is damaged; restore a backup, or save what can still be read as docs/operating.md says",
     13: "can't be written: the disk is full",
-    14: "can't be opened; look at the rights of the file and its folder",
+    14: "can't be opened; look at the rights of the file and its folder, and whether they are still there",
     15: "is locked in a way that this file system doesn't support; a network file system can't hold a SQLite ledger",
-    26: "is not a SQLite database",
+    26: "is not a SQLite database; if it was one, its beginning is damaged: restore a backup",
 }
+# Extended codes whose primary one would mislead.
+NO_SHARED_MEMORY: Final = (
+    "can't be used there: the file system has no shared memory, which SQLite's WAL needs; put it on a local disk, or"
+    " use PostgreSQL"
+)
+EXACT_MEANINGS: Final = {
+    sqlite3.SQLITE_IOERR_WRITE: (
+        "can't be written: the disk reports an I/O error, or files may not grow that large (`ulimit -f`)"
+    ),
+    sqlite3.SQLITE_IOERR_FSYNC: "can't be written: the disk reports an I/O error when it is to keep it",
+    sqlite3.SQLITE_IOERR_NOMEM: MEANINGS[7],
+    sqlite3.SQLITE_IOERR_SHMSIZE: "can't be used: its -shm file finds no room on the disk, or can't be written",
+    sqlite3.SQLITE_IOERR_SHMMAP: NO_SHARED_MEMORY,
+}
+ON_READ_ONLY: Final = (
+    "lies on a file system that is read-only, and SQLite's WAL needs to write even for reading; mount it to be written,"
+    " or look at a copy elsewhere"
+)
 BOTH_REMEDIES: Final = (
     "run all programs of a ledger as one user, or create it with PARKED_LEDGER_MODE=0660 in a setgid folder of one"
     " group"
@@ -37,6 +56,7 @@ BOTH_REMEDIES: Final = (
 CREATORS: Final = "name another by --ledger or PARKED_LEDGER, or create one with `parked run` or `parked submit`"
 
 T = TypeVar("T")
+FileId = tuple[int, int]  # of a device and a file on it; a name may come to mean another one
 
 
 def path_of(url: str) -> Path:
@@ -70,7 +90,11 @@ def make_sure(path: Path, *, create: bool, mode: int | None) -> None:
         LedgerMissing: there is none, and none is to be created.
         LedgerUnavailable: the folder is missing, or the file can't be read and written.
     """
-    if not path.exists():
+    try:
+        there = path.exists()
+    except OSError as exc:
+        raise LedgerUnavailable(f"the ledger {path} can't be reached: {exc.strerror}") from exc
+    if not there:
         if not create:
             raise LedgerMissing(f"there is no ledger at {path}; {CREATORS}")
         if not path.parent.is_dir():
@@ -80,6 +104,8 @@ def make_sure(path: Path, *, create: bool, mode: int | None) -> None:
         raise LedgerUnavailable(f"the ledger {path} is not a file")
     if not os.access(path, os.R_OK):
         raise LedgerUnavailable(f"the ledger {path} may not be read by this user; {BOTH_REMEDIES}")
+    if _is_read_only(path):
+        raise LedgerUnavailable(f"the ledger {path} {ON_READ_ONLY}")
     # A reader without the right to write would leave side files behind that lock the writers out.
     if not os.access(path, os.W_OK):
         raise LedgerUnavailable(
@@ -91,6 +117,42 @@ def make_sure(path: Path, *, create: bool, mode: int | None) -> None:
             f"the folder of the ledger {path} may not be written by this user, which SQLite needs for its side files;"
             f" {BOTH_REMEDIES}"
         )
+
+
+def file_id(path: Path) -> FileId:
+    """Which file has this name now.
+
+    Raises:
+        LedgerUnavailable: none.
+    """
+    try:
+        facts = path.stat()
+    except OSError as exc:
+        raise LedgerUnavailable(
+            f"the ledger {path} is gone ({exc.strerror}): it was moved or deleted while this process had it open;"
+            " put it back"
+        ) from exc
+    return facts.st_dev, facts.st_ino
+
+
+def check_same(path: Path, known: FileId) -> None:
+    """See that a name still means the file that was opened: ids of jobs mean something else in any other.
+
+    Raises:
+        LedgerUnavailable: it doesn't.
+    """
+    if file_id(path) != known:
+        raise LedgerUnavailable(
+            f"the ledger {path} is another file than this process has opened, so nothing is written to it; put the"
+            " first one back, or end the program and start it again"
+        )
+
+
+def _is_read_only(path: Path) -> bool:
+    try:
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
 
 
 def _make(path: Path, mode: int) -> None:
@@ -150,10 +212,13 @@ def explain(exc: Exception, path: Path) -> Exception:
     """Return what a SQLite error means to parked, in one sentence; any other exception as it is."""
     if isinstance(exc, ParkedError) or not isinstance(exc, sqlite3.Error):
         return exc
-    meaning = MEANINGS.get(_code(exc))
+    exact: int = getattr(exc, "sqlite_errorcode", 0)
+    meaning = EXACT_MEANINGS.get(exact, MEANINGS.get(_code(exc)))
     if meaning is None:
         return exc
-    remedy = f"; {BOTH_REMEDIES}" if _code(exc) == 8 else ""
+    remedy = ""
+    if _code(exc) == READ_ONLY:
+        meaning, remedy = (ON_READ_ONLY, "") if _is_read_only(path) else (meaning, f"; {BOTH_REMEDIES}")
     return LedgerUnavailable(f"the ledger {path} {meaning}{remedy}")
 
 

@@ -7,6 +7,8 @@ the writer opened. `Reader` only asks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from parked.errors import LedgerUnavailable
@@ -16,6 +18,7 @@ from parked.ledger.codec import Body
 from parked.ledger.labels import Labels
 from parked.ledger.migrations import Upgraded
 from parked.ledger.operations import JobRow, OwnerRow
+from parked.ledger.tables import Row, Target
 
 
 class Contended(LedgerUnavailable):
@@ -46,6 +49,26 @@ class Database(Protocol):
     def store(self) -> Store: ...
     def reader(self) -> Reader: ...
     def scrub(self) -> bool: ...  # see `Ledger.scrub`
+    def write_copy(self, file: Path) -> None:
+        """Write all of it, as it is at one moment, into an empty file, which becomes a SQLite ledger.
+
+        Others go on meanwhile. What was erased isn't in it.
+
+        Raises:
+            LedgerMissing: there is none.
+            OutputFailed: the file can't be written.
+        """
+        ...
+
+    def alone(self) -> AbstractContextManager[None]: ...  # nobody else writes as long as it is open
+    def to_be_filled(self) -> AbstractContextManager[Target]:
+        """Make it, and yield it to be filled; only what got to the end of the context is there afterwards.
+
+        Raises:
+            SettingsError: there is one that something was done with.
+        """
+        ...
+
     def explain(self, exc: Exception) -> Exception: ...  # what the database's own exception means to parked
 
 
@@ -57,6 +80,8 @@ class Store(Protocol):
     same job.
     """
 
+    @property
+    def outlives_errors(self) -> bool: ...  # whether its connection is to be kept when the surroundings fail
     def begin(self) -> None: ...
     def commit(self) -> None: ...  # writes the gathered counters first
     def rollback(self) -> None: ...
@@ -264,3 +289,9 @@ class Reader(Protocol):
     def owners(self) -> list[OwnerRow]: ...
     def mark(self, name: str) -> Any: ...  # the JSON value; None if it was never set
     def leases(self) -> dict[str, int]: ...  # task -> owner id
+
+    def rows(self, table: str) -> Iterator[Row]: ...  # this and the next: see `Rows`
+    def last_ids(self) -> dict[str, int]: ...
+    def unknown_steps(self) -> list[int]:
+        """The migrations that ran and that this version of parked doesn't know."""
+        ...

@@ -117,6 +117,8 @@ class Writer:
     def _reset(self) -> None:
         self._waiting: deque[Ticket] = deque()
         self._kept: list[Ticket] = []  # outcomes that the ledger couldn't take, in order
+        self._stalled = False  # whether there were any in this round or the last
+        self._outcomes: dict[Ticket, None] = {}  # handed in and not answered yet, wherever they are just now
         self._wake = threading.Lock()  # released: there is something to look at
         self._wake.acquire()
         # Who hands in, closes or forks. Reentrant: what it guards may set off a collection of garbage, and that end a
@@ -151,6 +153,7 @@ class Writer:
         with self._mutex:
             if self._closed:
                 raise LedgerUnavailable("this ledger was closed; open it again to use it")
+            self._outcomes.update((ticket, None) for ticket in tickets if isinstance(ticket.operation, OUTCOMES))
             self._waiting.extend(tickets)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="parked-ledger", daemon=True)
@@ -174,14 +177,13 @@ class Writer:
 
     @property
     def stalled(self) -> bool:
-        """Whether an outcome waits for the ledger to come back."""
-        return bool(self._kept)
+        """Whether an outcome waits for the ledger to come back; also while it is just being tried again."""
+        return self._stalled
 
     @property
     def unwritten(self) -> list[op.Outcome]:
         """The outcomes that would be lost if the process ended now."""
-        waiting = (*self._kept, *tuple(self._waiting))
-        return [ticket.operation for ticket in waiting if isinstance(ticket.operation, OUTCOMES)]
+        return [ticket.operation for ticket in tuple(self._outcomes) if isinstance(ticket.operation, OUTCOMES)]
 
     def close(self) -> None:
         """Take no more, write what waits (outcomes for as long as the patience lasts), and close the connection."""
@@ -222,6 +224,7 @@ class Writer:
                     self._apply(batch)
                 if self._pulse.wait_s() == 0.0:
                     self._pulse.beat_if_it_can(self._record_alone)
+            self._stalled = bool(self._kept)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S) if self._kept else FIRST_PAUSE_S
             if self._closed and not self._waiting and not self._kept:
                 return
@@ -285,6 +288,7 @@ class Writer:
                 if ticket.kept_since is None:
                     ticket.kept_since = self._monotonic()
                 self._kept.append(ticket)
+                self._stalled = True
                 return
             bare = without_texts(ticket.operation)
             if not isinstance(error, ParkedError) and bare != ticket.operation:
@@ -338,9 +342,9 @@ class Writer:
         except Exception as exc:
             error = store.explain(exc)
             if isinstance(error, LedgerUnavailable) and not isinstance(error, Contended):
-                self._close_store()  # whatever state the connection is in; a new one is opened for the next batch
+                self._let_go(store)
             else:
-                store.rollback()
+                self._roll_back(store)
             raise error from exc
         return results
 
@@ -355,6 +359,19 @@ class Writer:
             raise store.explain(exc) from exc
         return self._store
 
+    def _let_go(self, store: Store) -> None:
+        """After an error of the surroundings: open a new connection for the next batch, unless that one must stay."""
+        if store.outlives_errors:
+            self._roll_back(store)
+        else:
+            self._close_store()
+
+    def _roll_back(self, store: Store) -> None:
+        try:
+            store.rollback()
+        except Exception:  # noqa: BLE001 - the error to be told is the one before
+            self._close_store()
+
     def _record_alone(self, operation: Operation) -> Any:
         (result,) = self._transact([operation])
         if isinstance(result, Exception):
@@ -364,6 +381,7 @@ class Writer:
     def _deliver(self, tickets: list[Ticket]) -> None:
         channels: dict[Channel, list[Ticket]] = {}
         for ticket in tickets:
+            self._outcomes.pop(ticket, None)
             ticket.answer()
             if ticket.forsaken:
                 self._waiting.extend(_hand_backs(ticket))
@@ -376,9 +394,9 @@ class Writer:
                 _log.exception("answers_not_delivered")
 
     def _close_store(self) -> None:
-        if self._store is not None:
-            self._store.close()
-            self._store = None
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
 
 
 def _hand_backs(ticket: Ticket) -> list[Ticket]:

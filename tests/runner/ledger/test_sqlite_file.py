@@ -8,6 +8,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from parked.ledger.migrations import Migration, Upgrade, Upgraded
 from parked.ledger.sqlite import SQL, SqliteStore
 from parked.ledger.sqlite_schema import SqliteSchema
 from parked.ledger.statements import split
+from parked.ledger.store import Filters
 
 
 def mode_of(file: Path) -> int:
@@ -209,6 +211,24 @@ def test_commits_are_synced_and_what_is_deleted_is_overwritten(url, file):
     }
 
 
+def test_a_ledger_that_another_tool_wrote_anew_is_in_wal_mode_again(url, file, at_desk):
+    with open_ledger(url) as ledger:
+        at_desk(ledger).pending()
+    with closing(sqlite3.connect(file)) as connection:
+        rows = "\n".join(connection.iterdump())
+    for side in file.parent.glob("parked.db*"):
+        side.unlink()
+    with closing(sqlite3.connect(file)) as connection:
+        connection.executescript(rows)
+        connection.execute(f"PRAGMA application_id = {sqlite_file.APPLICATION_ID}")  # as docs/operating.md says
+
+    with open_ledger(url, create=False) as ledger:
+        assert at_desk(ledger).imbalances() == []
+        assert at_desk(ledger).accept("more").row.id == 2
+        with closing(sqlite3.connect(file)) as connection:
+            assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
 def test_a_long_log_is_taken_into_the_database_while_others_are_connected(url, file, at_desk):
     with open_ledger(url) as other, open_ledger(url) as ledger:
         at_desk(other).accept("another")
@@ -304,6 +324,69 @@ def test_who_does_not_migrate_is_told_which_command_does(file):
         migrate(file, [*STEPS, ADDITIVE], upgrade=Upgrade.NONE)
 
 
+def copies(file: Path) -> list[Path]:
+    return sorted(file.parent.glob("parked.db.before-*"))
+
+
+def test_a_breaking_step_keeps_a_copy_of_the_ledger_as_it_was(url, file, at_desk):
+    with open_ledger(url) as ledger:
+        at_desk(ledger).pending()
+    before = schema(file)
+
+    done = migrate(file, [*STEPS, ADDITIVE, BREAKING])
+
+    assert done.copy == Path(f"{file}.before-9001")
+    assert copies(file) == [done.copy]
+    assert mode_of(done.copy) == 0o600
+    assert schema(done.copy) == before
+    with open_ledger(f"sqlite:///{done.copy}") as kept, kept.ask() as reader:
+        assert reader.count(Filters(), states=[State.PENDING]) == 1
+
+
+def test_a_copy_of_before_is_never_overwritten_by_the_next(file):
+    migrate(file, STEPS)
+    earlier = Path(f"{file}.before-9001")
+    earlier.write_text("mine")
+
+    done = migrate(file, [*STEPS, ADDITIVE, BREAKING])
+
+    assert copies(file) == [earlier, Path(f"{file}.before-9001.2")] == [earlier, done.copy]
+    assert earlier.read_text() == "mine"
+
+
+def test_an_additive_step_and_a_new_ledger_keep_no_copy(file):
+    migrate(file, STEPS)
+    migrate(file, [*STEPS, ADDITIVE])
+
+    assert copies(file) == []
+
+
+def test_a_breaking_step_that_fails_leaves_no_copy(file):
+    migrate(file, [*STEPS, ADDITIVE])
+    broken = Migration(9003, "broken", False, ("CREATE TABLE jobs (id)",))
+
+    with pytest.raises(sqlite3.OperationalError):
+        migrate(file, [*STEPS, ADDITIVE, broken])
+
+    assert copies(file) == []
+
+
+def test_who_comes_before_a_breaking_step_has_begun_is_waited_for(url, file, monkeypatch):
+    migrate(file, STEPS)
+    transaction = SqliteSchema.transaction
+
+    def late(self: SqliteSchema) -> Any:
+        edit(file, "INSERT INTO owners VALUES (7, 't', 'runner', 'h', '', '', 1, '', '0.1', 0, 1.0, 1.0, NULL, NULL)")
+        return transaction(self)
+
+    monkeypatch.setattr(SqliteSchema, "transaction", late)
+
+    with pytest.raises(LedgerUnavailable, match=r"still used by h pid 1 \(0\.1\)"):
+        migrate(file, [*STEPS, ADDITIVE, BREAKING])
+
+    assert copies(file) == []
+
+
 def test_every_migration_says_whether_it_is_additive():
     assert [step.number for step in STEPS] == list(range(1, len(STEPS) + 1))
     assert all(step.statements for step in STEPS)
@@ -326,7 +409,7 @@ def test_every_statement_that_is_used_exists_and_every_one_that_exists_is_used()
     code = "\n".join(file.read_text("utf-8") for file in folder.glob("*.py"))
     sql = (folder / "sql" / "sqlite.sql").read_text("utf-8")
     states = {f"oldest_{state}" for state in (State.PARKED, State.PENDING, State.RUNNING)}
-    conditions = {name for name in SQL if name.startswith(("where_", "audit_"))}
+    conditions = {name for name in SQL if name.startswith(("where_", "audit_", "rows_of_", "fill_"))}
 
     used = set(re.findall(r'SQL\["(\w+)"', code)) | set(re.findall(r'else "(\w+)"\]', code)) | states
     named = used | {name for name in SQL if f'"{name}"' in code or f"{{{name}}}" in sql} | conditions

@@ -247,6 +247,29 @@ def test_an_outcome_waits_until_the_disk_has_room_again(writer, disk, owner, mon
     assert not writer.stalled
 
 
+def test_an_outcome_that_is_just_being_tried_again_still_counts_as_unwritten(writer, disk, owner, monotonic):
+    row = writer.submit(accept("a-1", owner=owner)).wait(WAIT_S).row
+    disk.full = True
+    ticket = writer.submit(answer(row, owner))
+    with pytest.raises(LedgerUnavailable):
+        writer.submit(accept("a-2")).wait(WAIT_S)
+    while disk.tried.acquire(blocking=False):
+        pass
+
+    disk.goes_on.clear()
+    monotonic.now += 10.0
+    writer.look()
+    assert disk.tried.acquire(timeout=WAIT_S)  # the writer has it in hand, and waits for the disk
+
+    assert writer.stalled
+    assert writer.unwritten == [ticket.operation]
+    disk.full = False
+    disk.goes_on.set()
+    assert ticket.wait(WAIT_S).state is State.SUCCEEDED
+    writer.submit(accept("a-3")).wait(WAIT_S)
+    assert (writer.stalled, writer.unwritten) == (False, [])
+
+
 def test_an_outcome_that_fails_alone_is_not_overtaken_by_the_next_of_its_job(writer, disk, owner, monotonic):
     row = writer.submit(accept("a-1", owner=owner)).wait(WAIT_S).row
     disk.commits_that_fail = 2  # of the batch, and of the first operation alone

@@ -665,3 +665,156 @@ SELECT pipeline, job_id FROM parked.attempts JOIN parked.jobs ON jobs.id = attem
  WHERE attempts.ended_at IS NULL AND NOT EXISTS (
     SELECT 1 FROM parked.owners WHERE owners.id = attempts.owner_id AND owners.ended_at IS NULL AND owners.lost_at IS NULL
 );
+
+
+-- ==== a whole ledger, table by table: see tables.py ====
+
+-- name: columns_of_ledger
+one, name, created_at
+
+-- name: rows_of_ledger
+SELECT {columns_of_ledger} FROM parked.ledger ORDER BY one;
+
+-- name: fill_ledger
+COPY parked.ledger ({columns_of_ledger}) FROM STDIN;
+
+-- name: columns_of_owners
+id, token, role, host, boot_id, pid_namespace, pid, process_start, version, beat, started_at, beat_at, ended_at,
+lost_at
+
+-- name: rows_of_owners
+SELECT {columns_of_owners} FROM parked.owners ORDER BY id;
+
+-- name: fill_owners
+COPY parked.owners ({columns_of_owners}) FROM STDIN;
+
+-- name: columns_of_replays
+id, name, who, filters, trigger, started_at, ended_at, recovered, parked_again, released
+
+-- name: rows_of_replays
+SELECT {columns_of_replays} FROM parked.replays ORDER BY id;
+
+-- name: fill_replays
+COPY parked.replays ({columns_of_replays}) FROM STDIN;
+
+-- name: columns_of_jobs
+id, pipeline, batch, job_id, model, state, came_from, error_class, reason, kind, scope, fingerprint, calls,
+calls_elsewhere, strikes, replays, auto_replays, not_before, place, caller, checker, accepted_at, started_at,
+parked_at, finished_at, owner_id, replay_id, trace_id, span_id, note, payload_hash, revision, erased_at
+
+-- name: rows_of_jobs
+SELECT {columns_of_jobs} FROM parked.jobs ORDER BY id;
+
+-- name: fill_jobs
+COPY parked.jobs ({columns_of_jobs}) FROM STDIN;
+
+-- name: columns_of_payloads
+job, revision, model, codec, key_id, body, stored_at, note
+
+-- name: rows_of_payloads
+SELECT {columns_of_payloads} FROM parked.payloads ORDER BY job, revision;
+
+-- name: fill_payloads
+COPY parked.payloads ({columns_of_payloads}) FROM STDIN;
+
+-- name: columns_of_answers
+job, attempt, codec, key_id, body, answered_at, handed_out_at, delivered_at, deliveries, deliver_after, delivery_fault
+
+-- name: rows_of_answers
+SELECT {columns_of_answers} FROM parked.answers ORDER BY job;
+
+-- name: fill_answers
+COPY parked.answers ({columns_of_answers}) FROM STDIN;
+
+-- name: columns_of_attempts
+job, number, replay_id, owner_id, model, revision, strike, started_at, ended_at, duration_s, answered, interrupted,
+kind, reason, scope, status, rule, fingerprint, quota_id, message, retry_after_s, tokens_in, tokens_out, response_id,
+trace_id, span_id
+
+-- name: rows_of_attempts
+SELECT {columns_of_attempts} FROM parked.attempts ORDER BY job, number;
+
+-- name: fill_attempts
+COPY parked.attempts ({columns_of_attempts}) FROM STDIN;
+
+-- name: columns_of_counters
+metric, pipeline, model, a, b, value, first_at, trace_id, span_id, example_value, example_at
+
+-- name: rows_of_counters
+-- Over all slots, as select_counters takes them together; always in the same order, so that a sum is always the same.
+SELECT metric, pipeline, model, a, b,
+       CASE WHEN metric = ANY(%(latest)s::text[]) THEN max(value) ELSE sum(value ORDER BY slot) END, min(first_at),
+       (array_agg(trace_id ORDER BY example_at DESC NULLS LAST, slot))[1],
+       (array_agg(span_id ORDER BY example_at DESC NULLS LAST, slot))[1],
+       (array_agg(example_value ORDER BY example_at DESC NULLS LAST, slot))[1], max(example_at)
+  FROM parked.counters GROUP BY metric, pipeline, model, a, b ORDER BY metric, pipeline, model, a, b;
+
+-- name: fill_counters
+COPY parked.counters ({columns_of_counters}) FROM STDIN;
+
+-- name: columns_of_gates
+model, reason, closed_until, probe_interval_s, pace_per_s, outage_since, prober, probe_began_at,
+last_success_began_at, changed_at
+
+-- name: rows_of_gates
+SELECT {columns_of_gates} FROM parked.gates ORDER BY model COLLATE "C";
+
+-- name: fill_gates
+COPY parked.gates ({columns_of_gates}) FROM STDIN;
+
+-- name: columns_of_pauses
+pipeline, model, reason, fault_began_at, since, until, owner_id
+
+-- name: rows_of_pauses
+SELECT {columns_of_pauses} FROM parked.pauses ORDER BY pipeline COLLATE "C", model COLLATE "C";
+
+-- name: fill_pauses
+COPY parked.pauses ({columns_of_pauses}) FROM STDIN;
+
+-- name: columns_of_leases
+task, owner_id, taken_at
+
+-- name: rows_of_leases
+SELECT {columns_of_leases} FROM parked.leases ORDER BY task COLLATE "C";
+
+-- name: fill_leases
+COPY parked.leases ({columns_of_leases}) FROM STDIN;
+
+-- name: columns_of_marks
+name, value, set_at
+
+-- name: rows_of_marks
+SELECT {columns_of_marks} FROM parked.marks ORDER BY name COLLATE "C";
+
+-- name: fill_marks
+COPY parked.marks ({columns_of_marks}) FROM STDIN;
+
+-- name: anything
+-- No row: nothing was ever done with this ledger.
+SELECT 1 WHERE EXISTS (SELECT 1 FROM parked.owners) OR EXISTS (SELECT 1 FROM parked.jobs)
+    OR EXISTS (SELECT 1 FROM parked.replays) OR EXISTS (SELECT 1 FROM parked.counters)
+    OR EXISTS (SELECT 1 FROM parked.marks) OR EXISTS (SELECT 1 FROM parked.leases)
+    OR EXISTS (SELECT 1 FROM parked.gates) OR EXISTS (SELECT 1 FROM parked.pauses);
+
+-- name: forget_name
+-- Make room for the word of the ledger that is copied here.
+DELETE FROM parked.ledger;
+
+-- name: last_ids
+-- The highest id that each table ever gave out; the view hides it from a role that may not use the sequence.
+SELECT given.name, greatest(
+           given.last, (SELECT last_value FROM pg_catalog.pg_sequences WHERE schemaname = 'parked' AND sequencename = given.sequence)
+       )
+  FROM (
+    SELECT 'owners' AS name, 'owner_ids' AS sequence, coalesce(max(id), 0) AS last FROM parked.owners
+    UNION ALL SELECT 'replays', 'replay_ids', coalesce(max(id), 0) FROM parked.replays
+    UNION ALL SELECT 'jobs', 'job_ids', coalesce(max(id), 0) FROM parked.jobs
+  ) AS given;
+
+-- name: go_on_from
+-- Give out no id again, up to these, and no place up to the last in line.
+SELECT setval('parked.owner_ids', greatest(%(owners)s, 1), %(owners)s > 0),
+       setval('parked.replay_ids', greatest(%(replays)s, 1), %(replays)s > 0),
+       setval('parked.job_ids', greatest(%(jobs)s, 1), %(jobs)s > 0),
+       setval('parked.places', greatest(line.last, 1), line.last > 0)
+  FROM (SELECT coalesce(max(place), 0) AS last FROM parked.jobs) AS line;

@@ -597,3 +597,155 @@ SELECT pipeline, job_id FROM attempts JOIN jobs ON jobs.id = attempts.job
  WHERE attempts.ended_at IS NULL AND NOT EXISTS (
     SELECT 1 FROM owners WHERE owners.id = attempts.owner_id AND owners.ended_at IS NULL AND owners.lost_at IS NULL
 );
+
+
+-- ==== a whole ledger, table by table: see tables.py ====
+
+-- name: columns_of_ledger
+one, name, created_at
+
+-- name: rows_of_ledger
+SELECT {columns_of_ledger} FROM ledger ORDER BY one;
+
+-- name: fill_ledger
+INSERT INTO ledger ({columns_of_ledger})
+VALUES (?, ?, ?);
+
+-- name: columns_of_owners
+id, token, role, host, boot_id, pid_namespace, pid, process_start, version, beat, started_at, beat_at, ended_at,
+lost_at
+
+-- name: rows_of_owners
+SELECT {columns_of_owners} FROM owners ORDER BY id;
+
+-- name: fill_owners
+INSERT INTO owners ({columns_of_owners})
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: columns_of_replays
+id, name, who, filters, trigger, started_at, ended_at, recovered, parked_again, released
+
+-- name: rows_of_replays
+SELECT {columns_of_replays} FROM replays ORDER BY id;
+
+-- name: fill_replays
+INSERT INTO replays ({columns_of_replays})
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: columns_of_jobs
+id, pipeline, batch, job_id, model, state, came_from, error_class, reason, kind, scope, fingerprint, calls,
+calls_elsewhere, strikes, replays, auto_replays, not_before, place, caller, checker, accepted_at, started_at,
+parked_at, finished_at, owner_id, replay_id, trace_id, span_id, note, payload_hash, revision, erased_at
+
+-- name: rows_of_jobs
+SELECT {columns_of_jobs} FROM jobs ORDER BY id;
+
+-- name: fill_jobs
+INSERT INTO jobs ({columns_of_jobs})
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: columns_of_payloads
+job, revision, model, codec, key_id, body, stored_at, note
+
+-- name: rows_of_payloads
+SELECT {columns_of_payloads} FROM payloads ORDER BY job, revision;
+
+-- name: fill_payloads
+INSERT INTO payloads ({columns_of_payloads})
+VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: columns_of_answers
+job, attempt, codec, key_id, body, answered_at, handed_out_at, delivered_at, deliveries, deliver_after, delivery_fault
+
+-- name: rows_of_answers
+SELECT {columns_of_answers} FROM answers ORDER BY job;
+
+-- name: fill_answers
+INSERT INTO answers ({columns_of_answers})
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: columns_of_attempts
+job, number, replay_id, owner_id, model, revision, strike, started_at, ended_at, duration_s, answered, interrupted,
+kind, reason, scope, status, rule, fingerprint, quota_id, message, retry_after_s, tokens_in, tokens_out, response_id,
+trace_id, span_id
+
+-- name: rows_of_attempts
+SELECT {columns_of_attempts} FROM attempts ORDER BY job, number;
+
+-- name: fill_attempts
+INSERT INTO attempts ({columns_of_attempts})
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: columns_of_counters
+metric, pipeline, model, a, b, value, first_at, trace_id, span_id, example_value, example_at
+
+-- name: rows_of_counters
+SELECT {columns_of_counters} FROM counters ORDER BY metric, pipeline, model, a, b;
+
+-- name: fill_counters
+INSERT INTO counters ({columns_of_counters})
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: columns_of_gates
+model, reason, closed_until, probe_interval_s, pace_per_s, outage_since, prober, probe_began_at,
+last_success_began_at, changed_at
+
+-- name: rows_of_gates
+SELECT {columns_of_gates} FROM gates ORDER BY model;
+
+-- name: fill_gates
+INSERT INTO gates ({columns_of_gates})
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: columns_of_pauses
+pipeline, model, reason, fault_began_at, since, until, owner_id
+
+-- name: rows_of_pauses
+SELECT {columns_of_pauses} FROM pauses ORDER BY pipeline, model;
+
+-- name: fill_pauses
+INSERT INTO pauses ({columns_of_pauses})
+VALUES (?, ?, ?, ?, ?, ?, ?);
+
+-- name: columns_of_leases
+task, owner_id, taken_at
+
+-- name: rows_of_leases
+SELECT {columns_of_leases} FROM leases ORDER BY task;
+
+-- name: fill_leases
+INSERT INTO leases ({columns_of_leases})
+VALUES (?, ?, ?);
+
+-- name: columns_of_marks
+name, value, set_at
+
+-- name: rows_of_marks
+SELECT {columns_of_marks} FROM marks ORDER BY name;
+
+-- name: fill_marks
+INSERT INTO marks ({columns_of_marks})
+VALUES (?, ?, ?);
+
+-- name: anything
+-- No row: nothing was ever done with this ledger.
+SELECT 1 WHERE EXISTS (SELECT 1 FROM owners) OR EXISTS (SELECT 1 FROM jobs) OR EXISTS (SELECT 1 FROM replays)
+    OR EXISTS (SELECT 1 FROM counters) OR EXISTS (SELECT 1 FROM marks) OR EXISTS (SELECT 1 FROM leases)
+    OR EXISTS (SELECT 1 FROM gates) OR EXISTS (SELECT 1 FROM pauses);
+
+-- name: forget_name
+-- Make room for the word of the ledger that is copied here.
+DELETE FROM ledger;
+
+-- name: last_ids
+-- The highest id that each table ever gave out.
+-- No row for one: none.
+SELECT name, seq FROM sqlite_sequence;
+
+-- name: go_on_from
+-- Give out no id again, up to this one.
+INSERT OR REPLACE INTO sqlite_sequence (rowid, name, seq)
+VALUES (
+    (SELECT rowid FROM sqlite_sequence WHERE name = :name), :name,
+    max(:last, coalesce((SELECT seq FROM sqlite_sequence WHERE name = :name), 0))
+);

@@ -1,0 +1,119 @@
+"""Disks that a test can fill, spoil and take away: real ones, mounted for it. As root, on Linux."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from servers import missing
+
+CHILD_WITHIN_S = 120.0
+
+
+class SmallDisk:
+    """A file system of its own, of 3 MB."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def fill(self) -> None:
+        """Take all the room that is left."""
+        with (self.path / "ballast").open("ab", buffering=0) as ballast:
+            for size in (65536, 4096, 1):
+                try:
+                    while True:
+                        ballast.write(b"x" * size)
+                except OSError:
+                    continue
+
+    def free(self) -> None:
+        (self.path / "ballast").unlink()
+
+
+def _mount(*command: str | Path) -> None:
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        missing("the right to mount a file system")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    path = tmp_path / "disk"
+    path.mkdir()
+    _mount("mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", path)
+    try:
+        yield SmallDisk(path)
+    finally:
+        subprocess.run(["umount", "--lazy", path], check=True)
+
+
+@pytest.fixture
+def disk_without_shared_memory(tmp_path: Path) -> Iterator[Path]:
+    """What a network file system may be like: files can't be mapped into memory and shared."""
+    if shutil.which("bindfs") is None or not Path("/dev/fuse").exists():
+        missing("bindfs")
+    real, path = tmp_path / "real", tmp_path / "mounted"
+    real.mkdir()
+    path.mkdir()
+    _mount("bindfs", "-o", "direct_io", real, path)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", path], check=True)
+
+
+# What every child script begins with. `fail_from(name, error, n)` lets system calls of that kind fail from the n-th on,
+# until `mend(name)`, which returns how many there were; names are those of libfiu, where `*` stands for anything.
+_FAULTS = """
+import ctypes, errno, json, sys
+_fiu = ctypes.CDLL("libfiu.so.0")
+_CALLBACK = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_void_p),
+    ctypes.POINTER(ctypes.c_uint),
+)
+_faults = {}
+
+def fail_from(name, error, n=1):
+    count = [0]
+    def decide(*_):
+        count[0] += 1
+        return count[0] >= n
+    _faults[name] = (count, _CALLBACK(decide))
+    assert _fiu.fiu_enable_external(name.encode(), 1, ctypes.c_void_p(error), 0, _faults[name][1]) == 0
+
+def mend(name):
+    assert _fiu.fiu_disable(name.encode()) == 0
+    return _faults[name][0][0]
+"""
+
+
+@pytest.fixture
+def child(tmp_path: Path) -> Callable[..., Any]:
+    """Returns a function that runs a script in a process of its own and returns the JSON that it printed last."""
+
+    def run(script: str, *words: str | Path, faulty: bool = False) -> Any:
+        command: list[str | Path] = [
+            sys.executable,
+            "-c",
+            (_FAULTS if faulty else "import json, sys\n") + script,
+            *words,
+        ]
+        if faulty:
+            if shutil.which("fiu-run") is None:
+                missing("libfiu (fiu-utils)")
+            command = ["fiu-run", "-x", *command]
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run(
+            command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=CHILD_WITHIN_S
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run
