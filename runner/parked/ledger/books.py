@@ -225,12 +225,16 @@ class Books(ABC):
         changes = [moves.retried(jobs[row.id], row, attempts.get(row.id), now=self.now) for row in rows]
         return list(self._write(changes))
 
-    def release(self, rows: Sequence[op.Release]) -> list[JobRow | Exception]:
-        jobs, attempts = self._jobs_and_attempts([(row.id, row.attempt) for row in rows])
+    def release(self, rows: Sequence[op.Release]) -> list[JobRow | Exception | None]:
+        found = self.jobs_by_id([row.id for row in rows if row.unsure])
+        meant = [row for row in rows if not row.unsure or moves.is_held_so(found.get(row.id), row)]
+        jobs, attempts = self._jobs_and_attempts([(row.id, row.attempt) for row in meant])
         changes = [
-            moves.released(jobs[row.id], row, attempts.get(row.id), trigger=self._trigger(jobs[row.id])) for row in rows
+            moves.released(jobs[row.id], row, attempts.get(row.id), trigger=self._trigger(jobs[row.id]))
+            for row in meant
         ]
-        return list(self._write(changes))
+        released = {row.id: row for row in self._write(changes)}
+        return [released.get(row.id) for row in rows]
 
     # --- people ---
 

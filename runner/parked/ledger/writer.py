@@ -6,6 +6,7 @@ timer: while one commit syncs, the next batch gathers.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections import deque
@@ -17,13 +18,13 @@ from parked.errors import LedgerUnavailable, OwnerLost, ParkedError
 from parked.ledger import operations as op
 from parked.ledger.operations import OUTCOMES, Operation, without_texts
 from parked.ledger.pulse import Pulse
-from parked.ledger.store import Contended, Store
+from parked.ledger.store import ConnectionLost, Contended, InDoubt, Store
 
 BATCH_OPERATIONS: Final = 256
 BATCH_BYTES: Final = 8_000_000
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
-TRIES: Final = 3  # of a batch that the database breaks off for another's sake
+TRIES: Final = 3  # of a batch that the database breaks off for another's sake, or whose connection ends
 
 # Which method of a store takes an operation.
 METHODS: Final[dict[type, str]] = {
@@ -64,7 +65,7 @@ class Channel(Protocol):
 class Ticket:
     """An operation that was handed in, and its answer once it is there."""
 
-    __slots__ = ("_answered", "_pending", "channel", "error", "kept_since", "operation", "result")
+    __slots__ = ("_pending", "channel", "error", "is_answered", "kept_since", "operation", "result")
 
     def __init__(self, operation: Operation, channel: Channel | None) -> None:
         self.operation = operation
@@ -72,7 +73,7 @@ class Ticket:
         self.result: Any = None
         self.error: Exception | None = None
         self.kept_since: float | None = None  # monotonic; when the ledger first was away for it
-        self._answered = False
+        self.is_answered = False
         # A bare lock: with a Future each, 16 waiting threads got a quarter less done.
         self._pending = threading.Lock()
         self._pending.acquire()
@@ -84,7 +85,7 @@ class Ticket:
             TimeoutError: it was not answered in time; it still will be.
         """
         # An interrupt may end a wait that has the lock already: who waits again must not wait for the lock.
-        if not self._answered:
+        if not self.is_answered:
             if not self._pending.acquire(timeout=-1 if timeout is None else timeout):
                 raise TimeoutError(f"the ledger has not answered for {timeout} s")
             self._pending.release()
@@ -93,7 +94,7 @@ class Ticket:
         return self.result
 
     def answer(self) -> None:
-        self._answered = True
+        self.is_answered = True
         self._pending.release()
 
 
@@ -109,12 +110,17 @@ class Writer:
         self._monotonic = monotonic
         self._store: Store | None = None
         self._away: Exception | None = None  # why no transaction can be begun in this round
+        self._trouble: Exception | None = None  # why something couldn't be written in this round
+        self._has_written = False  # since that was last looked at
+        self._said_away = False  # in the log, where a ledger that is away, or back, is said once
         self._closed = False
         self._reset()
 
     def _reset(self) -> None:
         self._waiting: deque[Ticket] = deque()
         self._kept: list[Ticket] = []  # outcomes that the ledger couldn't take, in order
+        self._round: list[Ticket] = []  # what is being written now
+        self._tries_again = False  # some of that was kept
         self._wake = threading.Lock()  # released: there is something to look at
         self._wake.acquire()
         self._mutex = threading.Lock()  # who hands in, closes or forks
@@ -152,13 +158,15 @@ class Writer:
     @property
     def stalled(self) -> bool:
         """Whether an outcome waits for the ledger to come back."""
-        return bool(self._kept)
+        return self._tries_again or bool(self._kept)
 
     @property
     def unwritten(self) -> list[op.Outcome]:
         """The outcomes that would be lost if the process ended now."""
-        waiting = (*self._kept, *tuple(self._waiting))
-        return [ticket.operation for ticket in waiting if isinstance(ticket.operation, OUTCOMES)]
+        waiting = dict.fromkeys((*self._round, *self._kept, *tuple(self._waiting)))
+        return [
+            ticket.operation for ticket in waiting if isinstance(ticket.operation, OUTCOMES) and not ticket.is_answered
+        ]
 
     def close(self) -> None:
         """Take no more, write what waits (outcomes for as long as the patience lasts), and close the connection."""
@@ -193,15 +201,26 @@ class Writer:
         while True:
             self._sleep(pause_s if self._kept else None)
             with self._at_work:
-                self._away = None
+                self._away = self._trouble = None
                 self._give_up_on_old_outcomes()
                 for batch in self._batches():
                     self._apply(batch)
+                self._round, self._tries_again = [], False
                 if self._pulse.wait_s() == 0.0:
                     self._pulse.beat_if_it_can(self._record_alone)
+                self._say_how_it_is()
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S) if self._kept else FIRST_PAUSE_S
             if self._closed and not self._waiting and not self._kept:
                 return
+
+    def _say_how_it_is(self) -> None:
+        if self._trouble is not None and not self._said_away:
+            _log.warning("ledger_away why=%s", json.dumps(str(self._trouble)))
+            self._said_away = True
+        elif self._said_away and self._has_written and self._trouble is None and not self._kept:
+            _log.warning("ledger_back")
+            self._said_away = False
+        self._has_written = False
 
     def _sleep(self, pause_s: float | None) -> None:
         """Until something is handed in or a beat is due. In a pause, more outcomes alone don't count."""
@@ -218,12 +237,17 @@ class Writer:
                 return
 
     def _batches(self) -> Iterator[list[Ticket]]:
-        """What waits, in order, those that were kept first; what comes in meanwhile is taken along."""
-        again, self._kept = deque(self._kept), []
-        while again or self._waiting:
+        """What waits, in order, those that were kept first.
+
+        What comes in meanwhile has its turn in the next round: else whoever tries again and again while the ledger is
+        in trouble would keep this one going, and what is kept would neither be tried again nor be given up.
+        """
+        again, new = deque(self._kept), deque(self._waiting.popleft() for _ in range(len(self._waiting)))
+        self._round, self._tries_again, self._kept = [*again, *new], bool(again), []
+        while again or new:
             batch: list[Ticket] = []
             size = 0
-            while (queue := again or self._waiting) and len(batch) < BATCH_OPERATIONS:
+            while (queue := again or new) and len(batch) < BATCH_OPERATIONS:
                 size += _body_bytes(queue[0].operation)
                 if batch and size > BATCH_BYTES:
                     break
@@ -241,8 +265,13 @@ class Writer:
             for ticket in batch:
                 self._refuse(ticket, error)
         else:
+            troubles = 0
             for ticket in batch:
                 self._apply([ticket])
+                troubles += ticket.error is not None and ticket.error is self._trouble
+                # One may be too large for what is left of a disk. Two: it isn't them, and each may take half a minute.
+                if troubles == 2:
+                    self._away = ticket.error
 
     def _without_blocked(self, batch: list[Ticket]) -> list[Ticket]:
         """Nothing overtakes an outcome of its job that is kept."""
@@ -282,13 +311,10 @@ class Writer:
     def _try(self, batch: list[Ticket]) -> Exception | None:
         """Apply these in one transaction and note their results; if that fails, nothing has happened."""
         operations = [ticket.operation for ticket in batch]
-        for tries_left in reversed(range(TRIES)):
-            try:
-                results = self._transact(operations)
-                break
-            except Exception as exc:  # noqa: BLE001 - whatever it is, it goes to those who handed the operations in
-                if not (tries_left and isinstance(exc, Contended)):
-                    return exc
+        try:
+            results = self._transact(operations)
+        except Exception as exc:  # noqa: BLE001 - whatever it is, it goes to those who handed the operations in
+            return exc
         for ticket, result in zip(batch, results, strict=True):
             failed = isinstance(result, Exception)
             ticket.result, ticket.error = (None, result) if failed else (result, None)
@@ -297,10 +323,32 @@ class Writer:
         return None
 
     def _transact(self, operations: Sequence[Operation]) -> list[Any]:
+        """Apply these in one transaction, and again where the same may work at once."""
         if self._away is not None:
             raise self._away
+        for tries_left in reversed(range(TRIES)):
+            try:
+                results = self._transact_once(operations)
+            except Contended:
+                if not tries_left:
+                    raise
+            except LedgerUnavailable as exc:
+                if tries_left and isinstance(exc, ConnectionLost):
+                    continue
+                self._trouble = exc
+                if isinstance(exc, ConnectionLost | InDoubt):
+                    self._away = exc
+                raise
+            else:
+                self._has_written = True
+                return results
+        raise AssertionError("the last try returns or raises")
+
+    def _transact_once(self, operations: Sequence[Operation]) -> list[Any]:
         try:
             store = self._begin()
+        except ConnectionLost:
+            raise
         except LedgerUnavailable as exc:
             self._away = exc
             raise
@@ -318,8 +366,18 @@ class Writer:
                 self._close_store()  # whatever state the connection is in; a new one is opened for the next batch
             else:
                 store.rollback()
+            if isinstance(error, InDoubt):
+                self._hand_back_later(results)
             raise error from exc
         return results
+
+    def _hand_back_later(self, results: Sequence[Any]) -> None:
+        """Whoever asked for these starts is told that the ledger is away; if they did happen, nobody runs the jobs."""
+        for result in results:
+            for job, attempt in starts(result):
+                assert job.owner_id is not None
+                ticket = Ticket(op.Release(job.id, job.owner_id, attempt, unsure=True), None)
+                self._refuse(ticket, LedgerUnavailable("it isn't known whether the job was started"))
 
     def _begin(self) -> Store:
         if self._store is None:
@@ -367,6 +425,17 @@ def subject(operation: Operation) -> Hashable:
             return operation.id
         case _:
             return None
+
+
+def starts(result: Any) -> list[tuple[op.JobRow, int]]:
+    """The jobs that an operation with this result has started, with the numbers of their attempts."""
+    match result:
+        case op.Claimed(started):
+            return [(one.row, one.attempt) for one in started]
+        case op.Started(row, attempt) | op.Accepted(row, _, int(attempt)):
+            return [(row, attempt)]
+        case _:
+            return []
 
 
 def waves(operations: Sequence[Operation]) -> list[dict[str, list[int]]]:
