@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +52,7 @@ def free_port() -> int:
 class Postgres:
     """A server that trusts everybody on loopback."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, standby_of: Postgres | None = None) -> None:
         self.port = free_port()
         self._folder = folder
         self._bin = binaries()
@@ -61,20 +63,17 @@ class Postgres:
         if os.geteuid() == 0:
             shutil.chown(folder, "postgres")
             self._who = {"user": "postgres", "extra_groups": [], "cwd": folder}
-        command: list[str | Path] = [
-            self._bin / "initdb",
-            "-D",
-            folder / "data",
-            "-U",
-            USER,
-            "-A",
-            "trust",
-            "-E",
-            "UTF8",
-            "--no-sync",
-        ]
+        command = self._initdb() if standby_of is None else self._base_backup(standby_of)
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=self._env, **self._who)
         self.start()
+
+    def _initdb(self) -> list[str | Path]:
+        folder = self._folder / "data"
+        return [self._bin / "initdb", "-D", folder, "-U", USER, "-A", "trust", "-E", "UTF8", "--no-sync"]
+
+    def _base_backup(self, primary: Postgres) -> list[str | Path]:
+        source = f"host=127.0.0.1 port={primary.port} user={USER}"
+        return [self._bin / "pg_basebackup", "-D", self._folder / "data", "-d", source, "-R", "-c", "fast", "--no-sync"]
 
     def start(self) -> None:
         self._launch()
@@ -112,6 +111,10 @@ class Postgres:
         self._process.send_signal(how)
         self._process.wait()
 
+    def promote(self) -> None:
+        """Make a standby the primary."""
+        self.run("SELECT pg_promote()")
+
     def is_ready(self) -> bool:
         try:
             psycopg.connect(self.url("postgres")).close()
@@ -121,6 +124,16 @@ class Postgres:
 
     def url(self, database: str, *, user: str = USER) -> str:
         return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
+
+    def use_tls(self, *, key: Path, certificate: Path) -> None:
+        """Have it speak TLS, too, with a key that only the server may read."""
+        for source, name in ((key, "server.key"), (certificate, "server.crt")):
+            target = self._folder / "data" / name
+            target.touch(0o600)
+            target.write_bytes(source.read_bytes())
+            if self._who:
+                shutil.chown(target, "postgres")
+        self.run("ALTER SYSTEM SET ssl = on", "SELECT pg_reload_conf()")
 
     @contextmanager
     def asking_for_passwords(self, user: str) -> Iterator[None]:
@@ -152,6 +165,86 @@ class Postgres:
         with psycopg.connect(self.url(database), autocommit=True) as connection:
             for statement in statements:
                 connection.execute(statement.encode())
+
+
+class Wire:
+    """Passes bytes on to a server until it is cut, falls silent, or swallows what the server says of a commit."""
+
+    def __init__(self, port: int) -> None:
+        self.to = port
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        self.lose_next_commit = False  # on its way to the server
+        self.swallow_next_commit = False  # the server's answer to it
+        self.commits_swallowed = 0
+        self.is_down_after_that = False
+        self.is_down = False  # who comes now is turned away
+        self._speaks = threading.Event()
+        self._speaks.set()
+        self._open: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def url(self, database: str) -> str:
+        return f"postgresql://{USER}@127.0.0.1:{self.port}/{database}"
+
+    def cut(self) -> None:
+        for end in self._open:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        self._open.clear()
+
+    def fall_silent(self) -> None:
+        """From now on nothing is passed on, either way; connections stay open, and new ones are taken."""
+        self._speaks.clear()
+
+    def speak_again(self) -> None:
+        self._speaks.set()
+
+    def close(self) -> None:
+        self.is_down = True
+        self._speaks.set()
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self.cut()
+        for thread in self._threads:
+            thread.join(READY_WITHIN_S)
+
+    def _accept(self) -> None:
+        with self._listening, suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                if self.is_down:
+                    client.close()
+                    continue
+                try:
+                    server = socket.create_connection(("127.0.0.1", self.to))
+                except OSError:
+                    client.close()
+                    continue
+                self._open += [client, server]
+                self._threads.append(threading.Thread(target=self._carry, args=(client, server)))
+                self._threads[-1].start()
+
+    def _carry(self, client: socket.socket, server: socket.socket) -> None:
+        swallows = False
+        with client, server, suppress(OSError):
+            while True:
+                for end in select.select([client, server], [], [])[0]:
+                    self._speaks.wait()
+                    chunk = end.recv(65536)
+                    if not chunk:
+                        return
+                    if swallows and end is server:  # it has committed
+                        self.commits_swallowed += 1
+                        self.is_down |= self.is_down_after_that
+                        return
+                    if end is client and b"COMMIT\0" in chunk:  # not READ COMMITTED
+                        if self.lose_next_commit:
+                            self.lose_next_commit = False
+                            self.is_down |= self.is_down_after_that
+                            return
+                        swallows, self.swallow_next_commit = self.swallow_next_commit, False
+                    (server if end is client else client).sendall(chunk)
 
 
 class PgBouncer:
@@ -194,11 +287,11 @@ class PgBouncer:
 
 
 @contextmanager
-def running(*options: str) -> Iterator[Postgres]:
+def running(*options: str, standby_of: Postgres | None = None) -> Iterator[Postgres]:
     # Not in pytest's folders: those are closed to the user that the server runs as.
     folder = Path(tempfile.mkdtemp(prefix="parked-postgres-"))
     try:
-        server = Postgres(folder, *options)
+        server = Postgres(folder, *options, standby_of=standby_of)
         try:
             yield server
         finally:
@@ -244,6 +337,14 @@ def url_on_each_database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/parked.db"
     url: str = request.getfixturevalue("postgres_url")
     return url
+
+
+@pytest.fixture
+def wire(postgres: Postgres) -> Iterator[Wire]:
+    """A way to the same server that a test can break."""
+    wire = Wire(postgres.port)
+    yield wire
+    wire.close()
 
 
 @pytest.fixture

@@ -242,14 +242,18 @@ class Books(ABC):
         changes = [moves.retried(job, row, attempt, now=self.now) for row in rows for job, attempt in [jobs[row.id]]]
         return list(self._write(changes))
 
-    def release(self, rows: Sequence[op.Release]) -> list[JobRow | Exception]:
-        jobs = self._attempted(rows)
+    def release(self, rows: Sequence[op.Release]) -> list[JobRow | Exception | None]:
+        found = self.jobs_with_attempts([(row.id, row.attempt) for row in rows])
+        meant = [row for row in rows if not row.unsure or moves.is_held_so(found.get(row.id, (None, None))[0], row)]
+        if any(row.id not in found for row in meant):
+            raise TransitionError(State.FORGOTTEN, "any")
         changes = [
             moves.released(job, row, attempt, trigger=self._trigger(job))
-            for row in rows
-            for job, attempt in [jobs[row.id]]
+            for row in meant
+            for job, attempt in [found[row.id]]
         ]
-        return list(self._write(changes))
+        released = {row.id: row for row in self._write(changes)}
+        return [released.get(row.id) for row in rows]
 
     # --- people ---
 

@@ -211,6 +211,11 @@ def released(row: JobRow, op: Release, attempt: AttemptState | None, *, trigger:
     return Change(row, new, moves, closed=closed, to_the_back=op.to_the_back)
 
 
+def is_held_so(row: JobRow | None, op: Release) -> bool:
+    """Whether an owner holds a job in the very attempt that it may have started."""
+    return row is not None and _holds(row, op.owner_id) and row.calls == op.attempt
+
+
 def orphaned(row: JobRow, attempt: AttemptState | None, *, trigger: str, now: float) -> Change:
     """Park a job whose owner is lost. `attempt` is the job's last one, None if it never had any."""
     code = MAYBE_SENT if _is_open(attempt) else NOT_SENT

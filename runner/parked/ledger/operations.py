@@ -261,6 +261,7 @@ class Release(NamedTuple):
     attempt: int | None = None
     closing: Closing | None = None  # of the attempt; None: interrupted
     to_the_back: bool = False
+    unsure: bool = False  # whether it was started: if the owner doesn't hold it in this attempt, nothing is done
 
 
 # --- people ----------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from parked.ledger.postgres_server import ANOTHER_SESSION, BEGIN_READING, PATIEN
 from parked.ledger.reading import SqlReader
 from parked.ledger.rows import attempt_state, closing_columns, job_row, owner_row
 from parked.ledger.statements import load
-from parked.ledger.store import Contended
+from parked.ledger.store import ConnectionLost, Contended, InDoubt
 from parked.ledger.tables import Explained, Row, take_over
 
 SQL: Final = load("postgres")
@@ -41,12 +41,12 @@ PAGE_ROWS: Final = 500  # of a long answer, fetched at a time
 
 PAUSE_S: Final = 0.2  # between two questions whether a commit went through
 
-HAS_COMMITTED: Final = b"SELECT pg_xact_status(%s::text::xid8)"
 # Nobody but this transaction writes; whoever wants to waits.
 LOCKING_OUT: Final = (
     b"LOCK TABLE parked.owners, parked.replays, parked.jobs, parked.payloads, parked.answers, parked.attempts,"
     b" parked.counters, parked.gates, parked.pauses, parked.leases, parked.marks IN SHARE ROW EXCLUSIVE MODE"
 )
+IS_UNDER_WAY: Final = b"SELECT pg_xact_status(%s::text::xid8) = 'in progress'"
 # Who lets a pair of pipeline and model in as a label is alone with it until the commit.
 LETTING_IN: Final = b"SELECT pg_advisory_xact_lock(1885434475, 2)"
 
@@ -74,6 +74,7 @@ class PostgresStore(Books):
         self._clock = clock
         self._connection = server.connect_to_write()
         self._transaction = ""  # its id
+        self._witness: JobRow | None = None  # a job that this transaction takes on or starts
         self._slot = 0
         self._pipeline = ExitStack()
         self._moved: list[tuple[psycopg.Cursor[tuple[Any, ...]], int]] = []  # how many jobs each was to find
@@ -91,6 +92,7 @@ class PostgresStore(Books):
         self.tally.clear()
         self._alive.clear()
         self._moved.clear()
+        self._witness = None
 
     def commit(self) -> None:
         if rows := self.counter_rows():
@@ -99,18 +101,29 @@ class PostgresStore(Books):
         try:
             self._connection.execute(b"COMMIT")
             self._pipeline.close()
-        except psycopg.OperationalError:
-            # The answer was lost, not necessarily the commit: jobs that it started would be held by nobody.
-            if not (self._connection.closed and self._was_committed()):
+        except psycopg.Error as exc:
+            # The answer was lost, not necessarily the commit: jobs that it started would be held by nobody. What starts
+            # nothing may be done once more, it comes to the same.
+            if not self._is_broken(exc) or self._witness is None or not self._was_committed(self._witness):
                 raise
+
+    def _is_broken(self, exc: psycopg.Error) -> bool:
+        return self._connection.closed or isinstance(self.explain(exc), ConnectionLost)
 
     def _check_moves(self) -> None:
         for moved, jobs in self._moved:
             if len(moved.fetchall()) != jobs:
                 raise RuntimeError("a job changed its state inside the transaction that had locked it")
 
-    def _was_committed(self) -> bool:
-        """Ask the server over a new connection, once it is there; False if it isn't in time."""
+    def _was_committed(self, witness: JobRow) -> bool:
+        """Look over a new connection, once there is one, whether the witness is as this transaction left it.
+
+        The transaction's id tells only whether it is still under way: a server that crashed gives the ids of what it
+        had not written down to others, and so does a standby that was promoted.
+
+        Raises:
+            InDoubt: the server didn't come back in time.
+        """
         with suppress(psycopg.Error):
             self._pipeline.close()
         deadline = time.monotonic() + PATIENCE_S
@@ -118,13 +131,22 @@ class PostgresStore(Books):
             try:
                 self._connection.close()
                 self._connection = self._server.connect_to_write()
-                row = self._connection.execute(HAS_COMMITTED, [self._transaction]).fetchone()
+                if not self._is_under_way():
+                    found = self.jobs_by_id([witness.id]).get(witness.id)
+                    return found is not None and _bears_witness(found, witness)
             except (LedgerUnavailable, psycopg.OperationalError):
-                row = None
-            if row is not None and row[0] != "in progress":
-                return bool(row[0] == "committed")
+                pass
             time.sleep(PAUSE_S)
-        return False
+        raise InDoubt(
+            f"the ledger {self._server.where} went away in a commit, and didn't come back to say how it ended"
+        )
+
+    def _is_under_way(self) -> bool:
+        try:
+            row = self._connection.execute(IS_UNDER_WAY, [self._transaction]).fetchone()
+        except psycopg.errors.InvalidParameterValue:  # an id that this server hasn't given out yet
+            return False
+        return row is not None and bool(row[0])
 
     def rollback(self) -> None:
         self.labels = Labels()
@@ -158,6 +180,7 @@ class PostgresStore(Books):
             ids[index] = id
         new = [(id, body) for id, body in zip(ids, payloads, strict=True) if id is not None]
         if new:
+            self._witness = JobRow(new[-1][0], *jobs[ids.index(new[-1][0])][1:])
             self._do("keep_payload", jobs=[id for id, _ in new], now=self.now, **_bodies(body for _, body in new))
         return ids
 
@@ -258,6 +281,7 @@ class PostgresStore(Books):
 
     def open_attempts(self, rows: Sequence[JobRow]) -> None:
         if rows:
+            self._witness = next((row for row in rows if row.owner_id is not None), self._witness)
             self._do(
                 "open_attempt",
                 jobs=[row.id for row in rows],
@@ -366,6 +390,16 @@ class PostgresStore(Books):
     def _hit(self, statement: str, /, **values: Any) -> bool:
         """Whether a change found its row."""
         return self._do(statement, **values).fetchone() is not None
+
+
+def _bears_witness(found: JobRow, witness: JobRow) -> bool:
+    """Whether a job's row comes from the transaction that left it so."""
+    if witness.owner_id is None:
+        return (found.job_id, found.pipeline, found.batch, found.accepted_at) == (
+            witness.job_id, witness.pipeline, witness.batch, witness.accepted_at
+        )  # fmt: skip
+    # Only this process starts jobs under its id, one transaction after the other.
+    return (found.owner_id, found.calls) == (witness.owner_id, witness.calls)
 
 
 def _bodies(bodies: Iterable[Body]) -> dict[str, list[Any]]:

@@ -6,6 +6,7 @@ SET LOCAL only, no LISTEN, no lock that outlives its transaction; prepared state
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -13,13 +14,14 @@ from urllib.parse import parse_qsl, quote, unquote
 
 from parked.errors import LedgerMissing, LedgerUnavailable, ParkedError, SettingsError
 from parked.ledger.sqlite_file import CREATORS
-from parked.ledger.store import Contended
+from parked.ledger.store import ConnectionLost, Contended
 
 if TYPE_CHECKING:
     import psycopg
 
 OLDEST_SERVER: Final = 13  # the oldest that its makers still mended when this was written
 PATIENCE_S: Final = 30  # for a lock that others hold
+SILENCE_S: Final = 60.0  # without an answer while something is written; longer than a lock is waited for
 
 TLS_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 
@@ -40,6 +42,8 @@ BEGIN: Final = (
     b"BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE; SET LOCAL lock_timeout = '30s'; SET LOCAL jit = off;"
     b" SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off;"
     b" SET LOCAL plan_cache_mode = force_generic_plan;"
+    # A session whose client the network has cut off would hold its locks until the system's keepalive, two hours.
+    b" SET LOCAL idle_in_transaction_session_timeout = '15s';"
     b" SELECT set_config('synchronous_commit', 'on', true)"
     b"  WHERE current_setting('synchronous_commit') IN ('off', 'local');"
     b" SELECT extract(epoch FROM clock_timestamp())::float8, pg_current_xact_id()::text"
@@ -85,16 +89,26 @@ REFUSALS: Final = (
         "has no connection left; raise max_connections, or put PgBouncer before it",
     ),
     (
+        r"session is read-only|server is in hot standby|server is not in hot standby",
+        "can't be written: none of the servers in its URL is the primary now; try again when one was promoted",
+    ),
+    (
         r"starting up|shutting down|recovery mode|not yet accepting",
         "isn't ready: the server is starting or stopping; try again in a moment",
     ),
     (r"permission denied for database", f"refuses this user its database (CONNECT); {GRANTS}"),
 )
 
+BROKEN_OFF_EARLY: Final = r"closed the connection|Connection reset|Broken pipe|terminating connection"
+
 # SQLSTATE codes, or their first two characters (https://www.postgresql.org/docs/current/errcodes-appendix.html).
 MEANINGS: Final = {
     "08": "lost the connection",
+    # BEGIN READ WRITE on a standby is refused as a feature that it doesn't have
+    "0A": "can't be written: the server is a standby, or lacks what parked needs; name the primary in the URL",
     "25006": "can't be written: the server is a standby, or read-only; name the primary in the URL",
+    "25P03": "ended the connection: a transaction stood still (idle_in_transaction_session_timeout)",
+    "25P04": "ended the connection: a transaction took longer than the server allows (transaction_timeout)",
     "28": "refuses the login; check user and password in the URL",
     "42501": "refuses this role a right",
     "53100": "can't be written: the server's disk is full",
@@ -107,6 +121,8 @@ MEANINGS: Final = {
     "58": "can't be read or written: the server reports an I/O error",
     "XX": "is damaged, or the server has a fault; look into its log",
 }
+# How a session ends that the server or the network breaks off: nothing of its transaction has happened.
+ENDED: Final = ("08", "25P03", "25P04", "57P01", "57P02", "57P05")
 # No ledger where there was one: the schema or a table is gone.
 GONE: Final = frozenset({"3F000", "42P01"})
 # Broken off for another transaction's sake: deadlock, serialization.
@@ -122,6 +138,7 @@ class Server:
     where: str  # for people: neither user nor password, nor parameters
     url: str = field(repr=False)
     parameters: frozenset[str] = field(repr=False, default=frozenset())  # names of those that the URL sets
+    hosts: str = field(repr=False, default="")  # as the URL names them, with their ports
 
     @classmethod
     def of(cls, url: str) -> Self:
@@ -150,10 +167,12 @@ class Server:
             raise SettingsError(f"sslmode in the ledger's URL must be one of {', '.join(TLS_MODES)}, got {mode!r}")
         hosts = hosts or parameters.get("host", "")
         database = unquote(database) or parameters.get("dbname", "")
-        return cls(f"postgresql://{hosts}/{quote(database)}", url, frozenset(parameters))
+        return cls(f"postgresql://{hosts}/{quote(database)}", url, frozenset(parameters), hosts)
 
-    def connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+    def connect(self, *, silence_s: float | None = None) -> psycopg.Connection[tuple[Any, ...]]:
         """Connect; each statement is a transaction of its own until one is begun.
+
+        For an answer it is waited `silence_s`; None: as long as it takes.
 
         Raises:
             SettingsError: the URL has a parameter that libpq doesn't know.
@@ -161,9 +180,13 @@ class Server:
         """
         import psycopg
 
-        defaults: dict[str, Any] = {name: value for name, value in DEFAULTS.items() if name not in self.parameters}
+        from parked.ledger.postgres_connection import Connection
+
+        defaults: dict[str, Any] = DEFAULTS | self._default_attributes()
+        for name in self.parameters & defaults.keys():
+            del defaults[name]
         try:
-            connection = psycopg.connect(
+            connection = Connection.connect(
                 self.url, autocommit=True, prepare_threshold=None, client_encoding="utf-8", **defaults
             )
         except psycopg.ProgrammingError:  # libpq quotes the part that it can't read, maybe of a password
@@ -180,23 +203,31 @@ class Server:
         except BaseException:
             connection.close()
             raise
+        connection.silence_s = silence_s
         return connection
 
     def connect_to_write(self) -> psycopg.Connection[tuple[Any, ...]]:
-        """The same, with prepared statements where that is safe: they take half of the server's work a job away.
+        """The same for a writer: a server that falls silent is left after `SILENCE_S`.
 
-        A pooler tells its clients another process id than the server's own; then each transaction may get another
-        session.
+        Statements are prepared where that is safe: it takes half of the server's work a job away. A pooler tells its
+        clients another process id than the server's own; then each transaction may get another session.
         """
-        connection = self.connect()
+        connection = self.connect(silence_s=SILENCE_S)
         row = connection.execute(b"SELECT pg_backend_pid()").fetchone()
         if row == (connection.info.backend_pid,):
             connection.prepare_threshold = 0
         return connection
 
+    def _default_attributes(self) -> dict[str, str]:
+        """Of several hosts the one that can be written; libpq alone would be content with a standby."""
+        several = "," in (self.hosts or os.environ.get("PGHOST", ""))
+        return {"target_session_attrs": "read-write"} if several and "PGTARGETSESSIONATTRS" not in os.environ else {}
+
     def _refused(self, said: str) -> ParkedError:
         if "invalid sslmode" in said:  # from PGSSLMODE: that of the URL was checked
             return SettingsError(f"PGSSLMODE must be one of {', '.join(TLS_MODES)}")
+        if re.search(BROKEN_OFF_EARLY, said):
+            return ConnectionLost(f"the ledger {self.where} broke the connection off while it was being made")
         for pattern, meaning in REFUSALS:
             if re.search(pattern, said):
                 return LedgerUnavailable(f"the ledger {self.where} {meaning}")
@@ -206,8 +237,12 @@ class Server:
         """Return what an error of PostgreSQL means to parked, in one sentence; any other exception as it is."""
         import psycopg
 
+        from parked.ledger.postgres_connection import Silent
+
         if isinstance(exc, ParkedError) or not isinstance(exc, psycopg.Error):
             return exc
+        if isinstance(exc, Silent):
+            return LedgerUnavailable(f"the ledger {self.where} has not answered for too long; its disk may hang")
         code = exc.sqlstate
         if code in BROKEN_OFF:
             return Contended(f"the ledger {self.where} broke a transaction off, because another one stood in its way")
@@ -219,8 +254,14 @@ class Server:
             return LedgerUnavailable(f"the ledger {self.where} refuses this role a right ({said}); {GRANTS}")
         if code is None and isinstance(exc, (psycopg.OperationalError, psycopg.InterfaceError)):
             code = "08"
-        meaning = MEANINGS.get(code or "", MEANINGS.get((code or "")[:2]))
-        return exc if meaning is None else LedgerUnavailable(f"the ledger {self.where} {meaning}")
+        code = code or ""
+        meaning = MEANINGS.get(code, MEANINGS.get(code[:2]))
+        if meaning is None:
+            if not isinstance(exc, (psycopg.OperationalError, psycopg.InternalError, psycopg.NotSupportedError)):
+                return exc  # of what was to be written, or a bug
+            meaning = f"can't be used: the server says {code} ({type(exc).__name__})"
+        kind = ConnectionLost if code.startswith(ENDED) else LedgerUnavailable
+        return kind(f"the ledger {self.where} {meaning}")
 
 
 def require_psycopg() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Callable
@@ -27,7 +26,6 @@ class Pulse:
         self._watch = Watch()
         self._due_at = 0.0
         self._mutex = threading.Lock()
-        self._is_away = False  # whether the last beat failed
 
     def forget(self) -> None:
         """A forked child is no owner yet, and has watched nobody."""
@@ -67,16 +65,10 @@ class Pulse:
         """The same for the writer's thread, which goes on when the ledger is away."""
         try:
             self.beat(record)
-        except LedgerUnavailable as exc:
-            if not self._is_away:
-                _log.warning("ledger_away why=%s", json.dumps(str(exc)))
-            self._is_away = True
+        except LedgerUnavailable:  # the writer says it
+            return
         except Exception:  # noqa: BLE001 - a bug here must not end the thread that all others wait for
             _log.exception("beat_failed")
-        else:
-            if self._is_away:
-                _log.warning("ledger_back")
-            self._is_away = False
 
     def owner_was_lost(self, owner_id: int) -> None:
         """Forget this owner, so that the process registers anew."""

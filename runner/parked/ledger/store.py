@@ -25,6 +25,14 @@ class Contended(LedgerUnavailable):
     """The database broke a transaction off, because another one stood in its way. The same may work at once."""
 
 
+class ConnectionLost(LedgerUnavailable):
+    """The connection ended, and nothing of the transaction happened. Over a new one the same may work at once."""
+
+
+class InDoubt(LedgerUnavailable):
+    """The answer to a commit was lost, and with it whether it went through. Nobody can be asked now."""
+
+
 class Database(Protocol):
     """Where a ledger is kept, there or not. Nothing is connected by naming it."""
 
@@ -94,7 +102,7 @@ class Store(Protocol):
     def claim(self, rows: Sequence[op.Claim]) -> Sequence[op.Claimed | Exception]: ...
     def finish(self, rows: Sequence[op.Answer | op.Park]) -> Sequence[JobRow | Exception]: ...
     def retried(self, rows: Sequence[op.Retried]) -> Sequence[JobRow | Exception]: ...
-    def release(self, rows: Sequence[op.Release]) -> Sequence[JobRow | Exception]: ...
+    def release(self, rows: Sequence[op.Release]) -> Sequence[JobRow | Exception | None]: ...  # None: not started
     def discard(self, rows: Sequence[op.Discard]) -> Sequence[JobRow | Exception]: ...
     def restore(self, rows: Sequence[op.Restore]) -> Sequence[JobRow | Exception]: ...
     def mend(self, rows: Sequence[op.Mend]) -> Sequence[JobRow | Exception]: ...

@@ -6,6 +6,7 @@ timer: while one commit syncs, the next batch gathers.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections import deque
@@ -17,13 +18,13 @@ from parked.errors import LedgerUnavailable, OwnerLost, ParkedError
 from parked.ledger import operations as op
 from parked.ledger.operations import OUTCOMES, Operation, without_texts
 from parked.ledger.pulse import Pulse
-from parked.ledger.store import Contended, Store
+from parked.ledger.store import ConnectionLost, Contended, InDoubt, Store
 
 BATCH_OPERATIONS: Final = 256
 BATCH_BYTES: Final = 8_000_000
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
-TRIES: Final = 3  # of a batch that the database breaks off for another's sake
+TRIES: Final = 3  # of a batch that the database breaks off for another's sake, or whose connection ends
 
 # Which method of a store takes an operation.
 METHODS: Final[dict[type, str]] = {
@@ -111,6 +112,9 @@ class Writer:
         self._monotonic = monotonic
         self._store: Store | None = None
         self._away: Exception | None = None  # why no transaction can be begun in this round
+        self._trouble: Exception | None = None  # why something couldn't be written in this round
+        self._has_written = False  # since that was last looked at
+        self._said_away = False  # in the log, where a ledger that is away, or back, is said once
         self._closed = False
         self._reset()
 
@@ -218,16 +222,26 @@ class Writer:
         while True:
             self._sleep(pause_s if self._kept else None)
             with self._at_work:
-                self._away = None
+                self._away = self._trouble = None
                 self._give_up_on_old_outcomes()
                 for batch in self._batches():
                     self._apply(batch)
                 if self._pulse.wait_s() == 0.0:
                     self._pulse.beat_if_it_can(self._record_alone)
+                self._say_how_it_is()
             self._stalled = bool(self._kept)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S) if self._kept else FIRST_PAUSE_S
             if self._closed and not self._waiting and not self._kept:
                 return
+
+    def _say_how_it_is(self) -> None:
+        if self._trouble is not None and not self._said_away:
+            _log.warning("ledger_away why=%s", json.dumps(str(self._trouble)))
+            self._said_away = True
+        elif self._said_away and self._has_written and self._trouble is None and not self._kept:
+            _log.warning("ledger_back")
+            self._said_away = False
+        self._has_written = False
 
     def _sleep(self, pause_s: float | None) -> None:
         """Until something is handed in or a beat is due. In a pause, more outcomes alone don't count."""
@@ -244,12 +258,17 @@ class Writer:
                 return
 
     def _batches(self) -> Iterator[list[Ticket]]:
-        """What waits, in order, those that were kept first; what comes in meanwhile is taken along."""
-        again, self._kept = deque(self._kept), []
-        while again or self._waiting:
+        """What waits, in order, those that were kept first.
+
+        What comes in meanwhile has its turn in the next round: else whoever tries again and again while the ledger is
+        in trouble would keep this one going, and what is kept would neither be tried again nor be given up.
+        """
+        again, new = deque(self._kept), deque(self._waiting.popleft() for _ in range(len(self._waiting)))
+        self._kept = []
+        while again or new:
             batch: list[Ticket] = []
             size = 0
-            while (queue := again or self._waiting) and len(batch) < BATCH_OPERATIONS:
+            while (queue := again or new) and len(batch) < BATCH_OPERATIONS:
                 size += _body_bytes(queue[0].operation)
                 if batch and size > BATCH_BYTES:
                     break
@@ -267,8 +286,13 @@ class Writer:
             for ticket in batch:
                 self._refuse(ticket, error)
         else:
+            troubles = 0
             for ticket in batch:
                 self._apply([ticket])
+                troubles += ticket.error is not None and ticket.error is self._trouble
+                # One may be too large for what is left of a disk. Two: it isn't them, and each may take half a minute.
+                if troubles == 2:
+                    self._away = ticket.error
 
     def _without_blocked(self, batch: list[Ticket]) -> list[Ticket]:
         """Nothing overtakes an outcome of its job that is kept."""
@@ -309,13 +333,10 @@ class Writer:
     def _try(self, batch: list[Ticket]) -> Exception | None:
         """Apply these in one transaction and note their results; if that fails, nothing has happened."""
         operations = [ticket.operation for ticket in batch]
-        for tries_left in reversed(range(TRIES)):
-            try:
-                results = self._transact(operations)
-                break
-            except Exception as exc:  # noqa: BLE001 - whatever it is, it goes to those who handed the operations in
-                if not (tries_left and isinstance(exc, Contended)):
-                    return exc
+        try:
+            results = self._transact(operations)
+        except Exception as exc:  # noqa: BLE001 - whatever it is, it goes to those who handed the operations in
+            return exc
         for ticket, result in zip(batch, results, strict=True):
             failed = isinstance(result, Exception)
             ticket.result, ticket.error = (None, result) if failed else (result, None)
@@ -324,10 +345,32 @@ class Writer:
         return None
 
     def _transact(self, operations: Sequence[Operation]) -> list[Any]:
+        """Apply these in one transaction, and again where the same may work at once."""
         if self._away is not None:
             raise self._away
+        for tries_left in reversed(range(TRIES)):
+            try:
+                results = self._transact_once(operations)
+            except Contended:
+                if not tries_left:
+                    raise
+            except LedgerUnavailable as exc:
+                if tries_left and isinstance(exc, ConnectionLost):
+                    continue
+                self._trouble = exc
+                if isinstance(exc, ConnectionLost | InDoubt):
+                    self._away = exc
+                raise
+            else:
+                self._has_written = True
+                return results
+        raise AssertionError("the last try returns or raises")
+
+    def _transact_once(self, operations: Sequence[Operation]) -> list[Any]:
         try:
             store = self._begin()
+        except ConnectionLost:
+            raise
         except LedgerUnavailable as exc:
             self._away = exc
             raise
@@ -345,8 +388,19 @@ class Writer:
                 self._let_go(store)
             else:
                 self._roll_back(store)
+            if isinstance(error, InDoubt):
+                self._hand_back_later(results)
             raise error from exc
         return results
+
+    def _hand_back_later(self, results: Sequence[Any]) -> None:
+        """Whoever asked for these starts is told that the ledger is away; if they did happen, nobody runs the jobs."""
+        for result in results:
+            for job, attempt in starts(result):
+                assert job.owner_id is not None
+                ticket = Ticket(op.Release(job.id, job.owner_id, attempt, unsure=True))
+                self._outcomes[ticket] = None
+                self._refuse(ticket, LedgerUnavailable("it isn't known whether the job was started"))
 
     def _begin(self) -> Store:
         if self._store is None:
@@ -384,7 +438,10 @@ class Writer:
             self._outcomes.pop(ticket, None)
             ticket.answer()
             if ticket.forsaken:
-                self._waiting.extend(_hand_backs(ticket))
+                hand_backs = _hand_backs(ticket)
+                self._outcomes.update((each, None) for each in hand_backs)
+                self._waiting.extend(hand_backs)
+                self.look()
             elif ticket.channel is not None:
                 channels.setdefault(ticket.channel, []).append(ticket)
         for channel, theirs in channels.items():
@@ -401,15 +458,7 @@ class Writer:
 
 def _hand_backs(ticket: Ticket) -> list[Ticket]:
     """What takes back the jobs that an operation has started."""
-    result = ticket.result
-    each = result.started if isinstance(result, op.Claimed) else [result]
-    return [
-        Ticket(op.Release(started.row.id, started.row.owner_id, attempt=started.attempt))
-        for started in each
-        if isinstance(started, (op.Accepted, op.Started))
-        and started.attempt is not None
-        and started.row.owner_id is not None
-    ]
+    return [Ticket(op.Release(job.id, job.owner_id, attempt)) for job, attempt in starts(ticket.result) if job.owner_id]
 
 
 def subject(operation: Operation) -> Hashable:
@@ -423,6 +472,17 @@ def subject(operation: Operation) -> Hashable:
             return operation.id
         case _:
             return None
+
+
+def starts(result: Any) -> list[tuple[op.JobRow, int]]:
+    """The jobs that an operation with this result has started, with the numbers of their attempts."""
+    match result:
+        case op.Claimed(started):
+            return [(one.row, one.attempt) for one in started]
+        case op.Started(row, attempt) | op.Accepted(row, _, int(attempt)):
+            return [(row, attempt)]
+        case _:
+            return []
 
 
 def waves(operations: Sequence[Operation]) -> list[dict[str, list[int]]]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import select
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
@@ -24,7 +22,7 @@ from parked.ledger.postgres_schema import PostgresSchema, begin
 from parked.ledger.postgres_server import Server, check_server
 from parked.ledger.statements import load
 from parked.ledger.store import Contended, Filters
-from servers import Postgres, wait_until
+from servers import Postgres, Wire, wait_until
 
 WAIT_S = 30.0
 
@@ -443,65 +441,6 @@ def test_writers_that_take_on_the_same_jobs_take_each_on_once(postgres_url):
 
 
 # --- a network in between ----------------------------------------------------------------------------------------
-
-
-class Wire:
-    """Passes bytes on to a server, until it is cut: at once, or when the next commit has gone through unanswered."""
-
-    def __init__(self, port: int) -> None:
-        self._to = port
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listening.getsockname()[1]
-        self.swallow_next_commit = False
-        self.is_down = False
-        self._open: list[socket.socket] = []
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-
-    def cut(self) -> None:
-        for end in self._open:
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-        self._open.clear()
-
-    def close(self) -> None:
-        self._listening.shutdown(socket.SHUT_RDWR)
-        self.cut()
-        for thread in self._threads:
-            thread.join(WAIT_S)
-
-    def _accept(self) -> None:
-        with self._listening, suppress(OSError):
-            while True:
-                client, _ = self._listening.accept()
-                if self.is_down:
-                    client.close()
-                    continue
-                server = socket.create_connection(("127.0.0.1", self._to))
-                self._open += [client, server]
-                self._threads.append(threading.Thread(target=self._carry, args=(client, server)))
-                self._threads[-1].start()
-
-    def _carry(self, client: socket.socket, server: socket.socket) -> None:
-        with client, server, suppress(OSError):
-            while True:
-                for end in select.select([client, server], [], [])[0]:
-                    chunk = end.recv(65536)
-                    if not chunk:
-                        return
-                    (server if end is client else client).sendall(chunk)
-                    if end is client and b"COMMIT" in chunk and self.swallow_next_commit:
-                        self.swallow_next_commit = False
-                        server.recv(65536)  # it is committed
-                        return
-
-
-@pytest.fixture
-def wire(postgres: Postgres) -> Iterator[Wire]:
-    wire = Wire(postgres.port)
-    yield wire
-    wire.is_down = False
-    wire.close()
 
 
 @pytest.fixture

@@ -302,13 +302,13 @@ ON CONFLICT (metric, pipeline, model, a, b, slot) DO UPDATE
 -- ==== owners, replays, leases, marks ====
 
 -- name: register
--- Enter a process as an owner.
+-- Enter a process as an owner. One that is there came from a commit whose answer was lost.
 INSERT INTO parked.owners (
     token, role, host, boot_id, pid_namespace, pid, process_start, version, started_at, beat_at
 ) VALUES (
     %(token)s, %(role)s, %(host)s, %(boot_id)s, %(pid_namespace)s, %(pid)s, %(process_start)s, %(version)s, %(now)s,
     %(now)s
-) RETURNING id;
+) ON CONFLICT (token) DO UPDATE SET beat_at = excluded.beat_at RETURNING id;
 
 -- name: beat
 -- Raise an owner's beat.
