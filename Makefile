@@ -15,7 +15,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 
 DEV_TOOLS = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']['dev'])"
 
-.PHONY: help demo test torture lint bench constraints clean
+.PHONY: help demo test torture lint bench bench-peers constraints clean
 
 help:
 	@echo "make demo          the whole story in a minute: a local Gemini that fails, a run, /metrics, a replay"
@@ -23,6 +23,7 @@ help:
 	@echo "make torture       kill processes at random, N=1000 times, on DATABASE=sqlite or postgres (SEED=… plays it again)"
 	@echo "make lint          check style and types"
 	@echo "make bench         measure import, overhead a job and memory (about ten minutes)"
+	@echo "make bench-peers   measure jobs a second next to other queues, and what the ledger does (about ten minutes)"
 	@echo "make constraints   write the newest versions of everything into constraints.txt"
 	@echo "make clean         remove what the others have made, .venv included"
 
@@ -45,6 +46,13 @@ bench: $(VENV)/installed
 	@$(BIN)/python bench/overhead.py
 	@$(BIN)/python bench/memory.py
 	@$(BIN)/python bench/judging.py
+
+bench-peers: $(VENV)/installed
+	@$(PYTHON) -m venv $(VENV)/peers
+	@env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT $(VENV)/peers/bin/python -m pip --quiet --disable-pip-version-check \
+	  install --editable . --requirement bench/requirements.txt
+	@$(VENV)/peers/bin/python bench/throughput.py
+	@$(BIN)/python bench/ledger_speed.py
 
 constraints: $(VENV)/installed
 	@$(PYTHON) -m venv --clear $(VENV)/fresh

@@ -15,7 +15,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import benchlib
@@ -188,21 +187,13 @@ def _until_it_listens(port: int) -> None:
     raise SystemExit("redis-server doesn't listen")
 
 
-def syncs_counter(folder: str) -> Path | None:
-    """The library that counts syncs; None where it can't be built."""
-    library = Path(folder) / "syncs.so"
-    words = ["gcc", "-O2", "-shared", "-fPIC", "-o", str(library), str(benchlib.HERE / "syncs.c"), "-ldl"]
-    with contextlib.suppress(FileNotFoundError, subprocess.CalledProcessError):
-        subprocess.run(words, check=True)
-        return library
-    return None
-
-
 def one(case: str, jobs: int, workers: int, url: str) -> None:
     """What a process of its own does."""
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as folder:
+        cpu = time.process_time()
         took_s = CASES[case](jobs, workers, folder, url)
-    print(json.dumps({"jobs_per_s": jobs / took_s}), flush=True)
+        cpu = time.process_time() - cpu
+    print(json.dumps({"jobs_per_s": jobs / took_s, "cpu_us": cpu / jobs * 1e6}), flush=True)
     os._exit(0)  # the peers leave threads that wait for more
 
 
@@ -224,13 +215,14 @@ def main() -> None:
         results = benchlib.interleaved(cases, args.rounds)
     rate = {name: benchlib.median(rounds, "jobs_per_s") for name, rounds in results.items()}
     benchlib.table(
-        ("case", "jobs/s", "× huey", "× dramatiq"),
+        ("case", "jobs/s", "× huey", "× dramatiq", "CPU µs a job"),
         [
             (
                 name,
                 benchlib.spread(rounds, "jobs_per_s"),
                 f"{rate[name] / rate[HUEY]:.2f}",
                 f"{rate[name] / rate[DRAMATIQ]:.2f}",
+                benchlib.spread(rounds, "cpu_us"),
             )
             for name, rounds in results.items()
         ],

@@ -149,7 +149,9 @@ class Driver:
         finally:
             # First of all, and without a future: the loop may have ended under this course.
             if not hold.finished:
-                self.releases.append(self._on.ledger.submit(hold.release()))
+                release = self._on.ledger.hand_back(hold.release())
+                if release is not None:
+                    self.releases.append(release)
             trace.end(hold.row)
             if holds_worker:
                 with suppress(RuntimeError):

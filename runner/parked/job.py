@@ -152,12 +152,12 @@ def check_keys(job: Job, *, pipeline: str, batch: str, caller: str, checker: str
     Raises:
         InvalidJob: more than 2,600 bytes of UTF-8.
     """
+    if 4 * (len(job.job_id) + len(job.model) + sum(map(len, (pipeline, batch, caller, checker)))) <= MAX_KEY_BYTES:
+        return  # the usual case
     for what, names in (
         ("job_id, pipeline and batch", (job.job_id, pipeline, batch)),
         ("pipeline, model and the names of call_model and check", (pipeline, job.model, caller, checker)),
     ):
-        if 4 * sum(map(len, names)) <= MAX_KEY_BYTES:  # the usual case
-            continue
         size = sum(len(name.encode()) for name in names)
         if size > MAX_KEY_BYTES:
             raise InvalidJob(f"{what} have {size} bytes together; at most {MAX_KEY_BYTES} are allowed")

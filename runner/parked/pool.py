@@ -171,7 +171,7 @@ class Pool:
     def hand_back(self, hold: Hold) -> None:
         """Nobody is going to run this job here."""
         if hold.attempt is not None:
-            self.premises.ledger.submit(hold.release())
+            self.premises.ledger.hand_back(hold.release())
         hold.let_go()
 
     async def until_room(self) -> None:

@@ -50,7 +50,7 @@ class SyncDriver:
             return
         finally:
             if not hold.finished:
-                self._on.ledger.submit(hold.release())
+                self._on.ledger.hand_back(hold.release())
             trace.end(hold.row)
 
     def _perform(self, effect: Effect, hold: Hold, trace: JobTrace) -> Any:
@@ -190,6 +190,6 @@ class Runner(BaseRunner):
         """Whatever was started for a job that nobody runs any more is released, wherever an interrupt came."""
         if hold is not None:
             if not hold.finished:
-                self._on.ledger.submit(hold.release())
+                self._on.ledger.hand_back(hold.release())
         elif taken is not None:
             self._on.ledger.forsake(taken)

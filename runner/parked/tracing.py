@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from opentelemetry import trace
 
 from parked.errors import SettingsError
 from parked.version import __version__
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+_log = logging.getLogger("parked.telemetry")
 
 
 def set_up(service_name: str) -> Callable[[], None]:
@@ -39,7 +45,15 @@ def set_up(service_name: str) -> Callable[[], None]:
     provider = TracerProvider(resource=resource)
     provider.add_span_processor(BatchSpanProcessor(_exporter(exporter_name)))
     trace.set_tracer_provider(provider)
-    return provider.shutdown
+    return lambda: _shut_down(provider)
+
+
+def _shut_down(provider: TracerProvider) -> None:
+    """Export what is left. An exporter may raise anything; what the command has done stands."""
+    try:
+        provider.shutdown()
+    except Exception as exc:  # noqa: BLE001 - as above
+        _log.warning("telemetry_not_ended error=%s", type(exc).__name__)
 
 
 @contextmanager

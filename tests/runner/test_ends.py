@@ -453,6 +453,27 @@ def test_a_loop_that_is_closed_at_any_step_leaves_no_job_held(ledger, states):
     assert set(states()) <= {State.SUCCEEDED, State.PENDING}
 
 
+def test_a_course_that_is_collected_after_its_ledger_was_closed_says_nothing(ledger_url):
+    """A warning of an exception that nobody can catch would fail this test."""
+
+    async def call(payload, model):
+        await asyncio.Event().wait()
+
+    async def some():
+        for _ in range(200):
+            await asyncio.sleep(0)
+
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *given: None)
+    with parked.open_ledger(ledger_url) as closing:
+        tasks = [loop.create_task(parked.AsyncRunner(closing, call, batch=str(n)).run(JOB)) for n in range(3)]
+        loop.run_until_complete(some())
+    loop.close()
+
+    del loop, tasks
+    gc.collect()
+
+
 # --- interrupts ------------------------------------------------------------------------------------------------
 
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import json
+import os
+import socket
+import subprocess
+import sys
+import threading
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
@@ -19,6 +26,7 @@ from parked.ledger.store import Filters
 from parked.runner import SyncDriver
 from parked.simulator import replies as reply
 from parked.telemetry import Spans
+from parked.tracing import tracing
 
 PROMPT = "What is six times seven, sunshine?"
 JOB = parked.Job("a-1", model="gemini-3.5-flash", payload={"contents": PROMPT})
@@ -186,24 +194,108 @@ def test_no_text_of_a_user_or_a_server_is_on_a_span(runner, simulator, exported)
 
 
 class Broken(SimpleSpanProcessor):
-    def __init__(self):
+    def __init__(self, error):
         super().__init__(InMemorySpanExporter())
+        self.error = error
 
     def on_start(self, span, parent_context=None):
-        raise RuntimeError("a processor that fails")
+        raise self.error
 
     def on_end(self, span):
-        raise RuntimeError("a processor that fails")
+        raise self.error
 
 
-def test_telemetry_that_fails_changes_nothing(ledger, gemini, simulator, clock):
+class Foreign(BaseException):
+    """Not an Exception: a library's own way out."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("a processor that fails"), MemoryError(), asyncio.CancelledError(), Foreign()],
+    ids=lambda error: type(error).__name__,
+)
+def test_telemetry_that_fails_changes_nothing(ledger, clock, scripted, states, error):
     provider = TracerProvider()
-    provider.add_span_processor(Broken())
-    simulator.will_answer(reply.text("42"))
+    provider.add_span_processor(Broken(error))
+    spans = Spans(provider=provider)
 
-    outcome = parked.Runner(ledger, gemini, clock=clock, spans=Spans(provider=provider)).run(JOB)
+    one = parked.Runner(ledger, scripted(ConnectionResetError(), "42"), clock=clock, spans=spans).run(JOB)
+    many = parked.Runner(ledger, scripted("42"), clock=clock, spans=spans, batch="2").run_many([JOB])
 
-    assert outcome.text == "42"
+    assert [one.text, *(outcome.text for outcome in many)] == ["42", "42"]
+    assert states() == {State.SUCCEEDED: 2}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)], ids=lambda error: type(error).__name__)
+def test_what_ends_a_program_in_telemetry_is_raised_and_leaves_no_job_held(ledger, clock, scripted, states, error):
+    """A signal may come in at any place."""
+    provider = TracerProvider()
+    provider.add_span_processor(Broken(error))
+
+    with pytest.raises(type(error)):
+        parked.Runner(ledger, scripted("42"), clock=clock, spans=Spans(provider=provider)).run(JOB)
+
+    assert set(states()) <= {State.SUCCEEDED, State.PENDING}
+
+
+class Hanging(SpanExporter):
+    def __init__(self):
+        self.asked, self.may_end = threading.Event(), threading.Event()
+
+    def export(self, spans):
+        self.asked.set()
+        self.may_end.wait(30)
+        return SpanExportResult.FAILURE
+
+
+def test_an_exporter_that_hangs_changes_nothing(ledger, clock, states):
+    exporter = Hanging()
+    provider = TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=16, max_export_batch_size=4))
+    jobs = [parked.Job(f"a-{n}", model="m", payload=n) for n in range(50)]
+
+    runner = parked.Runner(ledger, lambda payload, model: "42", clock=clock, spans=Spans(provider=provider))
+    outcomes = list(runner.run_many(jobs))
+
+    assert exporter.asked.is_set()
+    assert not exporter.may_end.is_set()
+    assert {outcome.text for outcome in outcomes} == {"42"}
+    assert states() == {State.SUCCEEDED: 50}
+    exporter.may_end.set()
+    provider.shutdown()
+
+
+def test_a_collector_that_never_answers_changes_nothing_of_what_a_command_does(tmp_path):
+    (tmp_path / "jobs.jsonl").write_text('{"job_id": "a-1", "model": "m", "payload": 1}\n')
+    (tmp_path / "mine.py").write_text("def call(payload, model):\n    return '42'\n")
+    with socket.create_server(("127.0.0.1", 0)) as collector:
+        told = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{collector.getsockname()[1]}",
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "0.5",
+            "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
+        }
+        words = [sys.executable, "-m", "parked.cli", "run", "jobs.jsonl", "--call", "mine:call"]
+        ran = subprocess.run(words, cwd=tmp_path, env=os.environ | told, capture_output=True, text=True, timeout=60)
+
+    assert (ran.returncode, json.loads(ran.stdout)["text"]) == (0, "42")
+
+
+class Unending(TracerProvider):
+    """Raises when it is shut down, as an exporter may; not once more at the exit of the tests."""
+
+    def shutdown(self):
+        if self._atexit_handler is not None:
+            atexit.unregister(self._atexit_handler)
+        raise RuntimeError("an exporter that fails")
+
+
+def test_an_exporter_that_fails_at_the_end_does_not_fail_the_command(monkeypatch):
+    monkeypatch.setattr("opentelemetry.sdk.trace.TracerProvider", Unending)
+    monkeypatch.setattr("opentelemetry.trace.set_tracer_provider", lambda provider: None)
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
+
+    with tracing("parked"):
+        pass
 
 
 def test_an_interrupted_attempt_ends_its_span(ledger, scripted, clock, provider, exported):

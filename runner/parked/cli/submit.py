@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from parked.cli.exits import Exit
@@ -17,7 +18,7 @@ from parked.settings import Settings
 if TYPE_CHECKING:
     from parked.cli.frame import Subparsers
     from parked.jobfile import Scan
-    from parked.ledger import Ledger
+    from parked.ledger import Ledger, Ticket
     from parked.ledger.operations import Accept, Called
 
 DESCRIPTION: Final = """\
@@ -80,15 +81,18 @@ class _Submission:
         self.known: Counter[State] = Counter()
 
     def accept(self, ledger: Ledger, chunks: Iterator[list[Accept]]) -> Iterator[None]:
-        """Have each chunk committed, and yield for each of its jobs."""
-        for chunk in chunks:
-            for ticket in ledger.submit_many(chunk):
+        """Have each chunk committed, and yield for each of its jobs. While one is synced, the next is read."""
+        committing: list[Ticket] = []
+        for chunk in chain(chunks, ([],)):
+            handed_in = ledger.submit_many(chunk)
+            for ticket in committing:
                 accepted = ticket.wait()
                 if accepted.created:
                     self.new += 1
                 else:
                     self.known[accepted.row.state] += 1
                 yield
+            committing = handed_in
 
 
 def _operations(scanned: Scan, args: argparse.Namespace, called: Called) -> Iterator[list[Accept]]:

@@ -12,9 +12,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from parked import owners
+from parked.errors import LedgerUnavailable
 from parked.ledger.databases import locate
 from parked.ledger.migrations import Upgraded
-from parked.ledger.operations import Beat, JobRow, Leave, Lose, Operation, Outcome, Register
+from parked.ledger.operations import Beat, JobRow, Leave, Lose, Operation, Outcome, Register, Release
 from parked.ledger.pulse import Pulse
 from parked.ledger.store import Database, Reader
 from parked.ledger.writer import Channel, Ticket, Writer
@@ -134,6 +135,13 @@ class Ledger:
         except BaseException:
             self.forsake(ticket)
             raise
+
+    def hand_back(self, release: Release) -> Ticket | None:
+        """Hand a job back without waiting. None if the ledger was closed meanwhile: then it has left its jobs."""
+        try:
+            return self.submit(release)
+        except LedgerUnavailable:
+            return None
 
     def submit(self, operation: Operation, channel: Channel | None = None) -> Ticket:
         """Hand an operation in without waiting. A channel is told when it is done, else `Ticket.wait`."""

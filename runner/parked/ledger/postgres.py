@@ -99,7 +99,7 @@ class PostgresStore(Books):
             self._do("count", counters=json.dumps(rows), latest=list(SET_BY_THE_LATEST), slot=self._slot)
         self._check_moves()
         try:
-            self._connection.execute(b"COMMIT")
+            self._connection.execute(b"COMMIT", prepare=False)
             self._pipeline.close()
         except psycopg.Error as exc:
             # The answer was lost, not necessarily the commit: jobs that it started would be held by nobody. What starts
@@ -153,7 +153,7 @@ class PostgresStore(Books):
         with suppress(psycopg.Error):  # the error that ends this transaction, said once more
             self._pipeline.close()
         with suppress(psycopg.OperationalError):  # then it is gone by itself
-            self._connection.execute(b"ROLLBACK")
+            self._connection.execute(b"ROLLBACK", prepare=False)
 
     def close(self) -> None:
         with suppress(psycopg.Error):
