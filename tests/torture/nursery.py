@@ -69,6 +69,13 @@ class Nursery:
         self.log(name).touch(mode=0o600)  # there, however soon it dies
         order: dict[str, Any] = {"name": name, "words": words, "env": dict(env), "log": str(self.log(name))}
         order |= {"cpu_s": cpu_s, "points": points}
+        self._order(order)
+
+    def kill(self, name: str, how: signal.Signals) -> None:
+        """Send it a signal, unless it has ended: only its parent can know that its pid isn't another's by now."""
+        self._order({"name": name, "signal": how})
+
+    def _order(self, order: dict[str, Any]) -> None:
         _stream(self._process.stdin).write(json.dumps(order).encode() + b"\n")
         _stream(self._process.stdin).flush()
 
@@ -135,7 +142,11 @@ def serve() -> None:
                     return
                 *lines, waiting = (waiting + more).split(b"\n")
                 for line in lines:
-                    _start(json.loads(line), names, pipes)
+                    order = json.loads(line)
+                    if "signal" in order:
+                        _signal(order, names)
+                    else:
+                        _start(order, names, pipes)
     except _Child:
         names.clear()
         raise
@@ -150,6 +161,12 @@ def _start(order: dict[str, Any], names: dict[int, str], pipes: tuple[int, ...])
         raise _Child(_run(order, pipes))
     names[pid] = order["name"]
     _say(Started(order["name"], pid, _start_and_state(pid)[0])._asdict())
+
+
+def _signal(order: dict[str, Any], names: dict[int, str]) -> None:
+    for pid, name in names.items():
+        if name == order["name"]:
+            os.kill(pid, order["signal"])
 
 
 def _run(order: dict[str, Any], pipes: tuple[int, ...]) -> int:
