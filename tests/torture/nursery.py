@@ -27,6 +27,9 @@ PRELOADED: Final = (
     "parked.tracing", "parked_exporter.sidecar",
 )  # fmt: skip
 
+# Signals that the nursery ignores, and what a new interpreter does about them.
+ENDINGS: Final[dict[int, Any]] = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+
 
 class Started(NamedTuple):
     name: str
@@ -127,6 +130,8 @@ def serve() -> None:
         os.set_blocking(end, False)
     signal.set_wakeup_fd(waker)
     signal.signal(signal.SIGCHLD, lambda *_: None)
+    for number in ENDINGS:  # what a terminal or a supervisor sends to all at once: our end is that of our input
+        signal.signal(number, signal.SIG_IGN)
     names: dict[int, str] = {}
     pipes = (woken, waker)
     try:
@@ -173,6 +178,8 @@ def _run(order: dict[str, Any], pipes: tuple[int, ...]) -> int:
     """Be that command."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number, handler in ENDINGS.items():
+        signal.signal(number, handler)
     for end in pipes:
         os.close(end)
     os.setsid()
