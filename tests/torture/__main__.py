@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -21,6 +22,7 @@ def main() -> int:
     parser.add_argument("--database", choices=("sqlite", "postgres"), default="sqlite")
     parser.add_argument("--each", type=int, default=40, help="kills on one ledger, before the next one is made")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and so end all that was started
     seed = random.SystemRandom().randrange(10**6) if args.seed is None else args.seed
     print(f"torture: {args.kills} kills on {args.database}, seed {seed}", flush=True)
     folder = Path(tempfile.mkdtemp(prefix="parked-torture-"))

@@ -10,7 +10,6 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -158,7 +157,7 @@ class Arena:
         wall = moment.kind is Kind.WALL and time.monotonic() - process.began_at >= moment.amount
         if calls or wall:
             process.killed = True
-            _kill(process, signal.SIGKILL)
+            self.nursery.kill(process.name, signal.SIGKILL)
 
     def _turn(self, timeout_s: float = LOOK_S) -> None:
         """Take in what has happened."""
@@ -327,23 +326,17 @@ class Arena:
     def _end_all(self, how: signal.Signals = signal.SIGKILL) -> None:
         """End those that still run."""
         if how is signal.SIGKILL:
-            for process in self._processes.values():
-                _kill(process, how)
-            self._processes.clear()  # what has no pid yet ends with the nursery
+            for name in self._processes:
+                self.nursery.kill(name, how)
+            self._processes.clear()
             return
         asked: set[str] = set()
         while self._processes:
             for process in self._processes.values():
                 if process.pid and process.name not in asked:
                     asked.add(process.name)
-                    _kill(process, how)
+                    self.nursery.kill(process.name, how)
             self._turn()
-
-
-def _kill(process: Process, how: signal.Signals) -> None:
-    if process.pid:  # 0 would be ourselves
-        with suppress(ProcessLookupError):
-            os.kill(process.pid, how)
 
 
 def _lives(process: Process) -> bool:

@@ -27,6 +27,9 @@ PRELOADED: Final = (
     "parked.tracing", "parked_exporter.sidecar",
 )  # fmt: skip
 
+# Signals that the nursery ignores, and what a new interpreter does about them.
+ENDINGS: Final[dict[int, Any]] = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+
 
 class Started(NamedTuple):
     name: str
@@ -69,6 +72,13 @@ class Nursery:
         self.log(name).touch(mode=0o600)  # there, however soon it dies
         order: dict[str, Any] = {"name": name, "words": words, "env": dict(env), "log": str(self.log(name))}
         order |= {"cpu_s": cpu_s, "points": points}
+        self._order(order)
+
+    def kill(self, name: str, how: signal.Signals) -> None:
+        """Send it a signal, unless it has ended: only its parent can know that its pid isn't another's by now."""
+        self._order({"name": name, "signal": how})
+
+    def _order(self, order: dict[str, Any]) -> None:
         _stream(self._process.stdin).write(json.dumps(order).encode() + b"\n")
         _stream(self._process.stdin).flush()
 
@@ -120,6 +130,8 @@ def serve() -> None:
         os.set_blocking(end, False)
     signal.set_wakeup_fd(waker)
     signal.signal(signal.SIGCHLD, lambda *_: None)
+    for number in ENDINGS:  # what a terminal or a supervisor sends to all at once: our end is that of our input
+        signal.signal(number, signal.SIG_IGN)
     names: dict[int, str] = {}
     pipes = (woken, waker)
     try:
@@ -135,7 +147,11 @@ def serve() -> None:
                     return
                 *lines, waiting = (waiting + more).split(b"\n")
                 for line in lines:
-                    _start(json.loads(line), names, pipes)
+                    order = json.loads(line)
+                    if "signal" in order:
+                        _signal(order, names)
+                    else:
+                        _start(order, names, pipes)
     except _Child:
         names.clear()
         raise
@@ -152,10 +168,18 @@ def _start(order: dict[str, Any], names: dict[int, str], pipes: tuple[int, ...])
     _say(Started(order["name"], pid, _start_and_state(pid)[0])._asdict())
 
 
+def _signal(order: dict[str, Any], names: dict[int, str]) -> None:
+    for pid, name in names.items():
+        if name == order["name"]:
+            os.kill(pid, order["signal"])
+
+
 def _run(order: dict[str, Any], pipes: tuple[int, ...]) -> int:
     """Be that command."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number, handler in ENDINGS.items():
+        signal.signal(number, handler)
     for end in pipes:
         os.close(end)
     os.setsid()

@@ -7,7 +7,7 @@
     half-a-line         when half of an answer's line stands in the file
     statement:N         before the Nth statement of a migration; with `upgrade` the steps have one more at their end
     upgrade             the ledger's schema has one more step
-    quick               owners beat each 0.2 s, and are lost after 2 s; a sidecar looks at its clock as often
+    quick               owners beat each 0.2 s, and are lost after 3 s; a sidecar looks at its clock as often
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from parked.ledger import postgres, postgres_schema, pulse, sqlite, sqlite_schem
 from parked.ledger.migrations import Migration, migrations
 
 BEAT_S: Final = 0.2
-LOST_AFTER_S: Final = 2.0  # longer than a busy machine may keep a living process from its beat
-MAX_GAP_S: Final = 1.0
+LOST_AFTER_S: Final = 3.0  # longer than a busy machine may keep a living process from its beat
+MAX_GAP_S: Final = 2.0
 
 STORES: Final = (sqlite.SqliteStore, postgres.PostgresStore)
 SCHEMAS: Final = (sqlite_schema.SqliteSchema, postgres_schema.PostgresSchema)

@@ -13,6 +13,7 @@ import threading
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from parked import owners
@@ -119,9 +120,9 @@ def test_a_runner_killed_in_another_pid_namespace_is_lost_after_the_timeout_and_
 
 
 @contextmanager
-def locked(file: Path):
+def locked(file: Path, *, patience_s: float = 60):
     """Nobody can write to it meanwhile."""
-    with closing(sqlite3.connect(file, isolation_level=None, timeout=60)) as connection:
+    with closing(sqlite3.connect(file, isolation_level=None, timeout=patience_s)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield
         connection.execute("ROLLBACK")
@@ -179,6 +180,29 @@ def is_there(books) -> bool:
 # --- a process that stands still ---------------------------------------------------------------------------------
 
 
+def stop(runner, url: str) -> None:
+    """Stop it outside of a transaction: one that it is in would keep all others from writing until it goes on."""
+    runner.kill(signal.SIGSTOP)
+    while not may_be_written(url):
+        runner.kill(signal.SIGCONT)
+        runner.kill(signal.SIGSTOP)
+
+
+def may_be_written(url: str) -> bool:
+    if url.startswith("sqlite"):
+        try:
+            with locked(Path(url.removeprefix("sqlite:///")), patience_s=1):
+                return True
+        except sqlite3.OperationalError:
+            return False
+    with psycopg.connect(url, autocommit=True) as connection:
+        question = """
+            SELECT 1 FROM pg_stat_activity
+             WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()
+        """
+        return connection.execute(question).fetchone() is None
+
+
 @pytest.mark.parametrize("replayed", [False, True], ids=["parked", "replaying"])
 def test_the_answer_of_a_runner_that_stood_still_past_the_timeout_is_kept(
     commands, books, simulator, run, replayed, tmp_path
@@ -189,7 +213,7 @@ def test_the_answer_of_a_runner_that_stood_still_past_the_timeout_is_kept(
             api.will_answer(reply.text(text))
         runner = commands.begin(*run, points=QUICK)
         simulator.wait_for_requests(1)
-        runner.kill(signal.SIGSTOP)
+        stop(runner, books.url)
         commands.begin(*SIDECAR, points=QUICK)
         until(lambda: books.state() == ("parked", "orphaned:maybe_sent"))
         if replayed:
