@@ -16,7 +16,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -25,7 +25,7 @@ import pytest
 import parked
 from parked.errors import LedgerUnavailable
 from parked.job import State
-from parked.ledger import Ledger, codec, open_ledger, postgres
+from parked.ledger import Ledger, codec, open_ledger, postgres, postgres_server
 from parked.ledger import operations as op
 from parked.ledger.counters import Metric
 from parked.ledger.postgres_schema import begin
@@ -262,10 +262,7 @@ def test_a_server_without_a_connection_left_is_waited_for_and_said_once(pipeline
                         crowd.append(psycopg.connect(server.url("ledger")))
                     except psycopg.OperationalError:
                         break
-                connection.execute(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'parked'"
-                )
-                wait_until(lambda: _one_more(server, crowd))
+                wait_until(lambda: _one_more(server, crowd, connection))
             crowd.append(psycopg.connect(server.url("ledger")))
             with pytest.raises(LedgerUnavailable, match="has no connection left; raise max_connections"):
                 open_ledger(server.url("ledger"))
@@ -281,8 +278,9 @@ def test_a_server_without_a_connection_left_is_waited_for_and_said_once(pipeline
             wait_until(lambda: said() == ONCE)
 
 
-def _one_more(server: Postgres, crowd: list[psycopg.Connection]) -> bool:
-    """Take the place of a connection that was ended, before its owner comes back for it."""
+def _one_more(server: Postgres, crowd: list[psycopg.Connection], boss: psycopg.Connection) -> bool:
+    """Take the place of a connection that is ended, if its owner doesn't come back for it first."""
+    boss.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'parked'")
     try:
         crowd.append(psycopg.connect(server.url("ledger")))
     except psycopg.OperationalError:
@@ -331,9 +329,9 @@ def test_a_server_whose_disk_is_full_gets_its_answers_when_there_is_room_again(p
         filler = disk / "filler"
 
         def fill() -> None:
-            free = os.statvfs(disk)
-            with filler.open("wb") as file:
-                os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_bsize)
+            with suppress(OSError), filler.open("wb", buffering=0) as file:
+                while True:  # until there is no room: the server writes, too
+                    file.write(bytes(65_536))
 
         def make_room() -> None:
             try:
@@ -453,7 +451,7 @@ def test_a_network_that_is_cut_for_a_while_costs_nothing_and_is_said_once(pipeli
 
 def test_a_server_that_stands_still_is_left_and_asked_again(durable, pipeline, said, monkeypatch):
     """Its machine still acknowledges what is sent, so that no timeout of TCP would end the waiting."""
-    monkeypatch.setattr(postgres, "SILENCE_S", 1.0)
+    monkeypatch.setattr(postgres_server, "SILENCE_S", 1.0)
 
     def go_on(pids: list[int]) -> None:
         for pid in pids:
@@ -473,7 +471,7 @@ def test_a_server_that_stands_still_is_left_and_asked_again(durable, pipeline, s
 
 
 def test_a_way_to_the_server_that_falls_silent_is_left_and_tried_again(wire, postgres_url, pipeline, said, monkeypatch):
-    monkeypatch.setattr(postgres, "SILENCE_S", 1.0)
+    monkeypatch.setattr(postgres_server, "SILENCE_S", 1.0)
 
     def fall_silent() -> None:
         wire.fall_silent()

@@ -213,7 +213,13 @@ class Server:
         clients another process id than the server's own; then each transaction may get another session.
         """
         connection = self.connect(silence_s=SILENCE_S)
-        row = connection.execute(b"SELECT pg_backend_pid()").fetchone()
+        try:
+            row = connection.execute(b"SELECT pg_backend_pid()").fetchone()
+        except BaseException as exc:
+            connection.close()
+            if isinstance(exc, Exception):
+                raise self.explain(exc) from exc
+            raise
         if row == (connection.info.backend_pid,):
             connection.prepare_threshold = 0
         return connection

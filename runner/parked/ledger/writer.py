@@ -121,7 +121,7 @@ class Writer:
     def _reset(self) -> None:
         self._waiting: deque[Ticket] = deque()
         self._kept: list[Ticket] = []  # outcomes that the ledger couldn't take, in order
-        self._stalled = False  # whether there were any in this round or the last
+        self._stalled = False  # whether there are any, or some are just being tried again
         self._outcomes: dict[Ticket, None] = {}  # handed in and not answered yet, wherever they are just now
         self._wake = threading.Lock()  # released: there is something to look at
         self._wake.acquire()
@@ -229,7 +229,6 @@ class Writer:
                 if self._pulse.wait_s() == 0.0:
                     self._pulse.beat_if_it_can(self._record_alone)
                 self._say_how_it_is()
-            self._stalled = bool(self._kept)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S) if self._kept else FIRST_PAUSE_S
             if self._closed and not self._waiting and not self._kept:
                 return
@@ -436,6 +435,8 @@ class Writer:
         channels: dict[Channel, list[Ticket]] = {}
         for ticket in tickets:
             self._outcomes.pop(ticket, None)
+        self._stalled = self._stalled and any(ticket.kept_since is not None for ticket in tuple(self._outcomes))
+        for ticket in tickets:
             ticket.answer()
             if ticket.forsaken:
                 hand_backs = _hand_backs(ticket)
