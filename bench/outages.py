@@ -278,7 +278,7 @@ def scenarios() -> list[Scenario]:
             for n, speed in ((33, 60), (100, 25), (1000, 3))
             for window in ("fixed", "sliding")
         ],
-        quota(60, "sliding", speed=10, jobs=200, quick=True),
+        quota(60, "sliding", speed=20, jobs=400, quick=True),
         Scenario(
             "2 % of calls 429 without delay or quota",
             [Night(for_all({"when": {"share": 0.02}, "reply": "rate_limited_without_details"}), prompts(2000))],
