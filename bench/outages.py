@@ -132,7 +132,7 @@ def quota(n: int, window: str, *, speed: int, jobs: int = 2000, quick: bool = Fa
             "all answered": seen.answered() == jobs,
         },
         speeds=f"0:{speed}",
-        speeds_of_others=f"0:{min(speed, 10)}",
+        speeds_of_others=f"0:{min(speed, 15)}",
         ideal_s=ideal_s,
         quick=quick,
     )
@@ -170,6 +170,7 @@ def spread(workers: int, speed: int) -> Scenario:
         reaches,
         workers=workers,
         speeds=f"0:{speed}",
+        speeds_of_others=f"0:{64 // workers}",
         clean=f"clean, {workers} workers",
     )
 
@@ -234,7 +235,7 @@ def outage() -> Scenario:
         reaches,
         # The ends, where all workers call, at a speed that two cores carry.
         speeds="0:2,50:30,590:2",
-        speeds_of_others="0:2,30:10",
+        speeds_of_others="0:2,30:15",
         outage=OUTAGE,
         ideal_s=OUTAGE[1] - OUTAGE[0] + 2000 * ANSWER_S / 64,
     )
@@ -295,7 +296,7 @@ def scenarios() -> list[Scenario]:
             [Night(for_all({"when": {"to_s": 1800, "share": 0.5}, "reply": "overloaded"}), prompts(4000))],
             lambda seen, _: {"at most 8 parked": seen.parked() <= 8, "the run ends": seen.exits[0] is not None},
             speeds="0:15",
-            speeds_of_others="0:4",
+            speeds_of_others="0:8",
             ideal_s=1800.0,
         ),
         Scenario(
@@ -350,7 +351,6 @@ def scenarios() -> list[Scenario]:
                 "after the reset: all answered": seen.answered(1) == 2000 and seen.exits[1] == 0,
             },
             speeds="0:2,40:10",
-            speeds_of_others="0:5",
         ),
         Scenario(
             'a "PerDay" that was a minute\'s',
