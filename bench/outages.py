@@ -39,6 +39,7 @@ ANSWER_S: Final = 1.0
 OTHERS: Final = ("article", "tenacity", "sdk")
 FULL_SPEED: Final = 0.9
 LOOK_S: Final = 3.0  # the span over which speed is measured
+BROKEN: Final = (2, 3, 70)  # exit statuses of a run that tells nothing of its jobs
 PER_DAY: Final = "GenerateRequestsPerDayPerProjectPerModel-FreeTier"
 
 Json = dict[str, Any]
@@ -447,6 +448,9 @@ def _run_night(scenario: Scenario, who: str, night: Night, folder: Path, ledger:
         if any(status is None for status, _ in ended):
             seen.exits[-1] = None
         seen.told.append(ended[0][1])
+        if seen.exits[-1] in BROKEN or (seen.exits[-1] and who != "parked"):
+            errors = (folder / "stderr.txt").read_text()
+            raise SystemExit(f"{scenario.name}, {who}: ended with status {seen.exits[-1]}\n{errors[-3000:]}")
     with (folder / "calls.jsonl").open() as lines:
         seen.calls.append([json.loads(line) for line in lines])
     if who == "parked":
