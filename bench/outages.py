@@ -465,7 +465,10 @@ def simulator(clock: list[str], rules: list[Json], folder: Path) -> Iterator[str
     process = started([*clock, "parked.cli", *words], {}, folder)
     try:
         assert process.stdout is not None
-        yield process.stdout.readline().split()[1].partition("=")[2]  # export GOOGLE_GEMINI_BASE_URL=http://… …
+        said = process.stdout.readline()
+        if not said:
+            raise SystemExit(f"parked simulate ended:\n{(folder / 'stderr.txt').read_text()[-3000:]}")
+        yield said.split()[1].partition("=")[2]  # export GOOGLE_GEMINI_BASE_URL=http://… …
     finally:
         process.terminate()
         process.wait()
