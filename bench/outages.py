@@ -277,7 +277,7 @@ def scenarios() -> list[Scenario]:
         clean(8, 4),
         *[
             quota(n, window, speed=speed)
-            for n, speed in ((33, 60), (100, 25), (1000, 3))
+            for n, speed in ((33, 40), (100, 12), (1000, 3))
             for window in ("fixed", "sliding")
         ],
         quota(60, "sliding", speed=20, jobs=400, quick=True),
