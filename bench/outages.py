@@ -39,6 +39,7 @@ ANSWER_S: Final = 1.0
 OTHERS: Final = ("article", "tenacity", "sdk")
 FULL_SPEED: Final = 0.9
 LOOK_S: Final = 3.0  # the span over which speed is measured
+BROKEN: Final = (2, 3, 70)  # exit statuses of a run that tells nothing of its jobs
 PER_DAY: Final = "GenerateRequestsPerDayPerProjectPerModel-FreeTier"
 
 Json = dict[str, Any]
@@ -132,7 +133,7 @@ def quota(n: int, window: str, *, speed: int, jobs: int = 2000, quick: bool = Fa
             "all answered": seen.answered() == jobs,
         },
         speeds=f"0:{speed}",
-        speeds_of_others=f"0:{min(speed, 10)}",
+        speeds_of_others=f"0:{min(speed, 15)}",
         ideal_s=ideal_s,
         quick=quick,
     )
@@ -170,6 +171,7 @@ def spread(workers: int, speed: int) -> Scenario:
         reaches,
         workers=workers,
         speeds=f"0:{speed}",
+        speeds_of_others=f"0:{64 // workers}",
         clean=f"clean, {workers} workers",
     )
 
@@ -234,7 +236,7 @@ def outage() -> Scenario:
         reaches,
         # The ends, where all workers call, at a speed that two cores carry.
         speeds="0:2,50:30,590:2",
-        speeds_of_others="0:2,30:10",
+        speeds_of_others="0:2,30:15",
         outage=OUTAGE,
         ideal_s=OUTAGE[1] - OUTAGE[0] + 2000 * ANSWER_S / 64,
     )
@@ -275,10 +277,10 @@ def scenarios() -> list[Scenario]:
         clean(8, 4),
         *[
             quota(n, window, speed=speed)
-            for n, speed in ((33, 60), (100, 25), (1000, 3))
+            for n, speed in ((33, 40), (100, 12), (1000, 3))
             for window in ("fixed", "sliding")
         ],
-        quota(60, "sliding", speed=10, jobs=200, quick=True),
+        quota(60, "sliding", speed=20, jobs=400, quick=True),
         Scenario(
             "2 % of calls 429 without delay or quota",
             [Night(for_all({"when": {"share": 0.02}, "reply": "rate_limited_without_details"}), prompts(2000))],
@@ -295,7 +297,7 @@ def scenarios() -> list[Scenario]:
             [Night(for_all({"when": {"to_s": 1800, "share": 0.5}, "reply": "overloaded"}), prompts(4000))],
             lambda seen, _: {"at most 8 parked": seen.parked() <= 8, "the run ends": seen.exits[0] is not None},
             speeds="0:15",
-            speeds_of_others="0:4",
+            speeds_of_others="0:8",
             ideal_s=1800.0,
         ),
         Scenario(
@@ -350,7 +352,6 @@ def scenarios() -> list[Scenario]:
                 "after the reset: all answered": seen.answered(1) == 2000 and seen.exits[1] == 0,
             },
             speeds="0:2,40:10",
-            speeds_of_others="0:5",
         ),
         Scenario(
             'a "PerDay" that was a minute\'s',
@@ -447,6 +448,9 @@ def _run_night(scenario: Scenario, who: str, night: Night, folder: Path, ledger:
         if any(status is None for status, _ in ended):
             seen.exits[-1] = None
         seen.told.append(ended[0][1])
+        if seen.exits[-1] in BROKEN or (seen.exits[-1] and who != "parked"):
+            errors = (folder / "stderr.txt").read_text()
+            raise SystemExit(f"{scenario.name}, {who}: ended with status {seen.exits[-1]}\n{errors[-3000:]}")
     with (folder / "calls.jsonl").open() as lines:
         seen.calls.append([json.loads(line) for line in lines])
     if who == "parked":
@@ -461,7 +465,10 @@ def simulator(clock: list[str], rules: list[Json], folder: Path) -> Iterator[str
     process = started([*clock, "parked.cli", *words], {}, folder)
     try:
         assert process.stdout is not None
-        yield process.stdout.readline().split()[1].partition("=")[2]  # export GOOGLE_GEMINI_BASE_URL=http://… …
+        said = process.stdout.readline()
+        if not said:
+            raise SystemExit(f"parked simulate ended:\n{(folder / 'stderr.txt').read_text()[-3000:]}")
+        yield said.split()[1].partition("=")[2]  # export GOOGLE_GEMINI_BASE_URL=http://… …
     finally:
         process.terminate()
         process.wait()
