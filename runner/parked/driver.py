@@ -108,7 +108,6 @@ class Driver:
         self.releases: list[Ticket] = []  # of courses that were ended early
         self._on, self._turns, self._channel, self._alone = on, turns, channel, alone
         self._rules = on.rules(alone=alone)
-        self._threads = call_threads()
         self._acall = _awaitable(on.call_model)
 
     async def drive(self, hold: Hold, trace: JobTrace | None = None) -> None:
@@ -190,7 +189,7 @@ class Driver:
             async with asyncio.timeout(timeout_s):
                 if inspect.iscoroutinefunction(check):
                     return passed(judged, await check(copy_of(judged.answer)))
-                call = self._threads.start(lambda: self._on.inspect(judged))
+                call = call_threads().start(lambda: self._on.inspect(judged))
                 await _end_of(call)
         except TimeoutError:
             return passed(judged, f"the check was not done within {timeout_s:g} s")
@@ -225,7 +224,7 @@ class Driver:
 
     async def _call_in_thread(self, ask: Ask, hold: Hold) -> Returned | Raised:
         context = contextvars.copy_context()
-        call = self._threads.start(lambda: context.run(self._on.call_model, ask.payload, ask.model))
+        call = call_threads().start(lambda: context.run(self._on.call_model, ask.payload, ask.model))
         try:
             await _end_of(call)
         except asyncio.CancelledError:

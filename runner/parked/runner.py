@@ -30,7 +30,6 @@ class SyncDriver:
         self.stopping = threading.Event()
         self._on = on
         self._rules = on.rules(alone=True)
-        self._threads = call_threads()
         self._calls: set[Call] = set()
 
     def stop(self) -> None:
@@ -93,7 +92,7 @@ class SyncDriver:
         begun = on.clock.monotonic()
         with trace.asking(ask.attempt):
             context = contextvars.copy_context()
-            call = self._threads.start(lambda: context.run(on.call_model, ask.payload, ask.model))
+            call = call_threads().start(lambda: context.run(on.call_model, ask.payload, ask.model))
             self._calls.add(call)
             try:
                 in_time = call.wait(on.policy.attempt_timeout_s)

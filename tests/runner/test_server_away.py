@@ -256,14 +256,14 @@ def test_a_server_without_a_connection_left_is_waited_for_and_said_once(pipeline
         crowd: list[psycopg.Connection] = []
 
         def fill() -> None:
-            with psycopg.connect(server.url("ledger"), autocommit=True) as connection:
-                while True:
-                    try:
-                        crowd.append(psycopg.connect(server.url("ledger")))
-                    except psycopg.OperationalError:
-                        break
-                wait_until(lambda: _one_more(server, crowd, connection))
-            crowd.append(psycopg.connect(server.url("ledger")))
+            boss = psycopg.connect(server.url("ledger"), autocommit=True)
+            crowd.append(boss)
+            while True:
+                try:
+                    crowd.append(psycopg.connect(server.url("ledger")))
+                except psycopg.OperationalError:
+                    break
+            wait_until(lambda: _one_more(server, crowd, boss))
             with pytest.raises(LedgerUnavailable, match="has no connection left; raise max_connections"):
                 open_ledger(server.url("ledger"))
             threading.Timer(1.5, close_all).start()

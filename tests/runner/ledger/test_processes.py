@@ -138,6 +138,38 @@ ledger.close()
         assert reader.imbalances(thorough=True) == []
 
 
+def test_a_pool_of_forked_children_runs_jobs_with_the_runner_of_its_parent(process, url):
+    """As Celery's prefork pool does. The parent has called before, so that it has threads that no child has."""
+    script = """
+import multiprocessing
+import parked
+
+runner = parked.Runner(ledger, lambda payload, model: "42")
+
+def run(n):
+    many = [parked.Job(f"{n}-{m}", model="m", payload=m) for m in range(5)]
+    outcomes = [runner.run(parked.Job(f"{n}", model="m", payload=n)), *runner.run_many(many)]
+    return ledger.owner_id, {str(outcome.state) for outcome in outcomes}
+
+mine, _ = run("before")
+with multiprocessing.get_context("fork").Pool(3) as pool:
+    ran = pool.map(run, range(12), chunksize=1)
+    pool.close()
+    pool.join()
+assert {state for _, states in ran for state in states} == {"succeeded"}
+assert mine not in {owner for owner, _ in ran}
+assert run("after")[0] == mine
+ledger.close()
+"""
+    worker = process(script)
+    worker.communicate(timeout=WAIT_S)
+    assert worker.returncode == 0
+
+    with open_ledger(url) as ledger, ledger.ask() as reader:
+        assert reader.states() == {("default", State.SUCCEEDED): 14 * 6}
+        assert reader.imbalances(thorough=True) == []
+
+
 def test_a_program_that_forgets_to_close_still_writes_what_it_handed_in(process, url):
     worker = process("ledger.submit_many([accept(f'j{n}') for n in range(2000)])")
     worker.communicate(timeout=WAIT_S)
