@@ -30,17 +30,18 @@ example:
 
 
 def add_parser(subparsers: Subparsers) -> None:
-    subparsers.add_parser(
+    parser = subparsers.add_parser(
         "audit",
         help="check that every accepted job is accounted for",
         description="Check, row by row, that every job that was ever accepted is in exactly one state.",
         epilog=EPILOG,
     )
+    parser.add_argument("--bodies", action="store_true", help="also read every payload and answer; takes its time")
 
 
 def run(args: argparse.Namespace, settings: Settings) -> int:
     with existing_ledger(settings) as ledger, ledger.ask() as reader:
-        imbalances = reader.imbalances(thorough=True)
+        imbalances = reader.imbalances(thorough=True) + (reader.broken_bodies() if args.bodies else [])
         counters = reader.counters(Metric.JOBS_ACCEPTED, Metric.LEDGER_JOBS)
     accepted = int(sum(row.value for row in counters if row.metric == Metric.JOBS_ACCEPTED))
     jobs = Counter[str]()

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from parked.errors import InvalidJob
+from parked.errors import InvalidJob, LedgerUnavailable
 
 PLAIN = "json"  # JSON in ASCII, as it is
 TEXT = "text"  # an answer that JSON can't hold: its text, JSON-encoded
@@ -82,13 +82,19 @@ def decode(body: Body) -> Any:
     """Return the JSON value of a body (for the codec `text`: the text).
 
     Raises:
-        ValueError: it was erased, or stored by a newer parked.
+        LedgerUnavailable: it is damaged, or was stored by a newer parked.
+        ValueError: it was erased.
     """
     if body.codec == ERASED:
         raise ValueError("this body was erased for good")
     if body.codec not in (PLAIN, TEXT):
-        raise ValueError(f"this version of parked can't read bodies stored as {body.codec!r}")
-    return json.loads(body.data)
+        raise LedgerUnavailable(f"this version of parked can't read bodies stored as {body.codec!r}; upgrade it")
+    try:
+        return json.loads(body.data)
+    except ValueError:  # its text may quote the body
+        raise LedgerUnavailable(
+            "a payload or answer in the ledger is damaged; `parked audit --bodies` names its job"
+        ) from None
 
 
 def identity(value: Any) -> bytes:

@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, Protocol
 
+from parked.errors import ParkedError
 from parked.job import State
 from parked.ledger.books import SET_BY_THE_LATEST
-from parked.ledger.codec import Body
+from parked.ledger.codec import Body, decode, identity
 from parked.ledger.counters import Metric
 from parked.ledger.labels import Labels
 from parked.ledger.migrations import migrations
@@ -208,6 +209,21 @@ class SqlReader(ABC):
             ids.setdefault(pipeline, []).append(job_id)
         for pipeline, job_ids in ids.items():
             yield Imbalance(pipeline, what, 0, len(job_ids), tuple(job_ids[:NAMED_AT_MOST]))
+
+    def broken_bodies(self) -> list[Imbalance]:
+        return [*self._broken("payloads"), *self._broken("answers")]
+
+    def _broken(self, table: str) -> Iterator[Imbalance]:
+        broken: dict[str, list[str]] = {}
+        for pipeline, job_id, hashed, *body in self.stream(self.sql[f"bodies_of_{table}"], {}):
+            try:
+                is_whole = hashed in (None, identity(decode(Body._make(body))))
+            except (ParkedError, ValueError):
+                is_whole = False
+            if not is_whole:
+                broken.setdefault(pipeline, []).append(job_id)
+        for pipeline, job_ids in broken.items():
+            yield Imbalance(pipeline, f"{table} that can't be read", 0, len(job_ids), tuple(job_ids[:NAMED_AT_MOST]))
 
     # --- the rest ---
 

@@ -294,6 +294,10 @@ class Reader(Protocol):
         """Counters against rows; thorough: also every row against its attempts, payload and answer."""
         ...
 
+    def broken_bodies(self) -> list[Imbalance]:
+        """Payloads and answers that can't be read, or aren't what was accepted. Reads all of them."""
+        ...
+
     def owners(self) -> list[OwnerRow]: ...
     def mark(self, name: str) -> Any: ...  # the JSON value; None if it was never set
     def leases(self) -> dict[str, int]: ...  # task -> owner id

@@ -288,3 +288,46 @@ def test_an_audit_of_a_ledger_that_lost_a_job_ends_with_one(parked, story, tmp_p
     assert "nightly: " in said.out
     assert "the law does not hold" in said.err
     assert json.loads(parked("audit", "--json").out)["holds"] is False
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ("UPDATE payloads SET body = '{'", "payloads that can't be read"),
+        ("UPDATE payloads SET body = '\"another\"'", "payloads that can't be read"),
+        ("UPDATE answers SET body = '{'", "answers that can't be read"),
+        ("UPDATE answers SET codec = 'of-tomorrow'", "answers that can't be read"),
+    ],
+)
+@sqlite_only
+def test_an_audit_of_the_bodies_names_jobs_whose_texts_are_damaged(parked, story, tmp_path, change, what):
+    story.answered("a")
+    assert parked("audit", "--bodies").status == 0
+    with sqlite3.connect(tmp_path / "parked.db") as behind_its_back:
+        behind_its_back.execute(change)
+    behind_its_back.close()
+
+    said = parked("audit", "--bodies")
+
+    assert (said.status, parked("audit").status) == (1, 0)
+    assert f"nightly: {what}: counted 0, found 1\n  a\n" in said.out
+
+
+@sqlite_only
+def test_a_damaged_answer_is_one_sentence_with_the_next_step(parked, story, tmp_path):
+    story.answered("a")
+    with sqlite3.connect(tmp_path / "parked.db") as behind_its_back:
+        behind_its_back.execute("UPDATE answers SET body = '{'")
+    behind_its_back.close()
+
+    said = parked("answers")
+
+    assert said.status == 3
+    assert said.err == ("parked: a payload or answer in the ledger is damaged; `parked audit --bodies` names its job\n")
+
+
+def test_an_audit_of_sound_bodies_is_clean(parked, story):
+    story.answered("a")
+    story.parked("b")
+
+    assert parked("audit", "--bodies").status == 0

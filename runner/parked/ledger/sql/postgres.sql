@@ -667,6 +667,15 @@ SELECT pipeline, job_id FROM parked.attempts JOIN parked.jobs ON jobs.id = attem
 );
 
 
+-- name: bodies_of_payloads
+SELECT pipeline, job_id, CASE payloads.revision WHEN 0 THEN payload_hash END, codec, key_id, body
+  FROM parked.payloads JOIN parked.jobs ON jobs.id = payloads.job WHERE codec <> 'erased';
+
+-- name: bodies_of_answers
+SELECT pipeline, job_id, NULL, codec, key_id, body
+  FROM parked.answers JOIN parked.jobs ON jobs.id = answers.job WHERE codec <> 'erased';
+
+
 -- ==== a whole ledger, table by table: see tables.py ====
 
 -- name: columns_of_ledger

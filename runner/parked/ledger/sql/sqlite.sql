@@ -599,6 +599,15 @@ SELECT pipeline, job_id FROM attempts JOIN jobs ON jobs.id = attempts.job
 );
 
 
+-- name: bodies_of_payloads
+SELECT pipeline, job_id, CASE payloads.revision WHEN 0 THEN payload_hash END, codec, key_id, body
+  FROM payloads JOIN jobs ON jobs.id = payloads.job WHERE codec <> 'erased';
+
+-- name: bodies_of_answers
+SELECT pipeline, job_id, NULL, codec, key_id, body
+  FROM answers JOIN jobs ON jobs.id = answers.job WHERE codec <> 'erased';
+
+
 -- ==== a whole ledger, table by table: see tables.py ====
 
 -- name: columns_of_ledger
