@@ -255,6 +255,12 @@ class Books(ABC):
         released = {row.id: row for row in self._write(changes)}
         return [released.get(row.id) for row in rows]
 
+    def forgive(self, rows: Sequence[op.Forgive]) -> list[JobRow | Exception]:
+        jobs = self._existing([row.id for row in rows])
+        forgiven = [(jobs[row.id], moves.forgiven(jobs[row.id], row)) for row in rows]
+        self.forgive_attempts([row for row, (was, new) in zip(rows, forgiven, strict=True) if new is not was])
+        return list(self._write([Change(was, new) for was, new in forgiven]))
+
     # --- people ---
 
     def discard(self, rows: Sequence[op.Discard]) -> list[JobRow | Exception]:
@@ -474,6 +480,10 @@ class Books(ABC):
 
     @abstractmethod
     def close_attempts(self, changes: Sequence[Change]) -> None: ...
+
+    @abstractmethod
+    def forgive_attempts(self, rows: Sequence[op.Forgive]) -> None:
+        """Note of each attempt that it is no strike."""
 
     @abstractmethod
     def keep_answers(self, changes: Sequence[Change]) -> None:

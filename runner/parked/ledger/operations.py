@@ -253,7 +253,8 @@ class Park(NamedTuple):
 class Release(NamedTuple):
     """Hand a job back unfinished: a run's becomes pending, a replay's parked. An open attempt is closed as interrupted.
 
-    Answered with the `JobRow`. With `to_the_back` it goes behind all others of its state.
+    Answered with the `JobRow`. With `to_the_back` it goes behind all others of its state. `strikes` is how many are
+    held against it then; None: as many as now.
     """
 
     id: int
@@ -262,6 +263,18 @@ class Release(NamedTuple):
     closing: Closing | None = None  # of the attempt; None: interrupted
     to_the_back: bool = False
     unsure: bool = False  # whether it was started: if the owner doesn't hold it in this attempt, nothing is done
+    strikes: int | None = None
+
+
+class Forgive(NamedTuple):
+    """Take back the strike of a closed attempt: an outage explains it. Answered with the `JobRow`.
+
+    An owner that no longer holds the job changes nothing.
+    """
+
+    id: int
+    owner_id: int
+    attempt: int
 
 
 # --- people ----------------------------------------------------------------------------------------------------
@@ -421,6 +434,7 @@ Operation = (
     | Retried
     | Park
     | Release
+    | Forgive
     | Discard
     | Restore
     | Mend

@@ -297,6 +297,10 @@ class PostgresStore(Books):
             closed = [closing_columns(change, now=self.now) for change in changes]
             self._do("close_attempt", attempts=json.dumps(closed))
 
+    def forgive_attempts(self, rows: Sequence[op.Forgive]) -> None:
+        if rows:
+            self._do("forgive_attempt", jobs=[row.id for row in rows], numbers=[row.attempt for row in rows])
+
     def keep_answers(self, changes: Sequence[Change]) -> None:
         if changes:
             self._do(

@@ -273,6 +273,9 @@ class SqliteStore(Books):
         closed = (closing_columns(change, now=self.now) for change in changes)
         self._connection.executemany(SQL["close_attempt"], closed)
 
+    def forgive_attempts(self, rows: Sequence[op.Forgive]) -> None:
+        self._connection.executemany(SQL["forgive_attempt"], ({"job": row.id, "number": row.attempt} for row in rows))
+
     def keep_answers(self, changes: Sequence[Change]) -> None:
         self._connection.executemany(
             SQL["keep_answer"],

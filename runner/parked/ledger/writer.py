@@ -36,6 +36,7 @@ METHODS: Final[dict[type, str]] = {
     op.Park: "finish",
     op.Retried: "retried",
     op.Release: "release",
+    op.Forgive: "forgive",
     op.Discard: "discard",
     op.Restore: "restore",
     op.Mend: "mend",

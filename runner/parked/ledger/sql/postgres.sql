@@ -151,6 +151,12 @@ UPDATE parked.attempts
        )
  WHERE attempts.job = given.job AND attempts.number = given.number;
 
+-- name: forgive_attempt
+-- Take back strikes.
+UPDATE parked.attempts SET strike = FALSE
+  FROM unnest(%(jobs)s::bigint[], %(numbers)s::int[]) AS forgiven (job, number)
+ WHERE attempts.job = forgiven.job AND attempts.number = forgiven.number;
+
 -- name: keep_answer
 -- Store answers.
 -- No row for one: there is one already, and the first stands.

@@ -110,6 +110,10 @@ UPDATE attempts
        tokens_out = :tokens_out, response_id = :response_id, trace_id = :trace_id, span_id = :span_id
  WHERE job = :job AND number = :number;
 
+-- name: forgive_attempt
+-- Take back a strike.
+UPDATE attempts SET strike = 0 WHERE job = :job AND number = :number;
+
 -- name: keep_answer
 -- Store an answer.
 -- No row: there is one already, and the first stands.
