@@ -59,6 +59,7 @@ class Gate:
         self.outage_since: float | None = None  # from the first closing until it is over
         self.refused_since: float | None = None  # from the first refusal until the next success
         self.ok_n = -1  # number of the last success
+        self.ok_began_at = -math.inf  # when the latest call began that succeeded
         self._closed_n = -1
         self._good = 0
         self._proven = Proven(0, -1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, NamedTuple
@@ -194,6 +194,7 @@ class Line:
     paused: dict[str, _Paused] = field(default_factory=dict)  # by scope
     jobs: dict[int, InLine] = field(default_factory=dict)
     calling: int = 0  # workers that are taken
+    may_probe: Callable[[str], bool] = lambda model: True  # whether it is this process's turn to
 
     def __post_init__(self) -> None:
         self._queues: dict[str, _Queue] = {}
@@ -306,6 +307,8 @@ class Line:
         if best is None:
             return Wait(wait_s, look_s)
         one = best[2]
+        if not self._is_allowed(one.model):
+            return Wait(math.inf, look_s)
         return Go(one.job, self._is_probing(one.model))
 
     def started(self, job: int, now: float) -> None:
@@ -344,10 +347,14 @@ class Line:
             if gate_s > 0 or held or self.is_paused(model):
                 closed.append(model)
                 wait_s = min(wait_s, gate_s) if gate_s > 0 else wait_s
+            elif not self._is_allowed(model):
+                closed.append(model)
             elif gate.why is not None or gate.pace.per_s is not None or self.doubts.holding(model):
                 most = 1
             else:
                 most = min(most, max(1, int(gate.limit(now)) - gate.inflight))
+        if self.gates.all.why is Why.OUTAGE and not self._is_allowed(ALL):
+            return 0, (), wait_s
         if self.gates.all.why is not None or self.gates.all.pace.per_s is not None:
             most = 1
         return most, tuple(closed), wait_s
@@ -388,6 +395,7 @@ class Line:
     def _succeeded(self, one: InLine, now: float, n: int, first: bool) -> None:
         for gate in (self.gates.of(one.model), self.gates.all):
             gate.succeeded(now, started_n=one.begun_n, n=n, first=first)
+            gate.ok_began_at = max(gate.ok_began_at, one.begun_at)
         self._day_until.pop(one.model, None)
         self._answering.add(one.model)
         cleared = self.doubts.succeeded(one.model, started_n=one.begun_n)
@@ -511,6 +519,11 @@ class Line:
 
     def _is_probing(self, model: str) -> bool:
         return Why.OUTAGE in (self.gates.of(model).why, self.gates.all.why)
+
+    def _is_allowed(self, model: str) -> bool:
+        """Whether a call may start as far as other processes are concerned: of all that share a ledger one probes."""
+        closed = [each for each in (ALL, model) if self.gates.of(each).why is Why.OUTAGE]
+        return not closed or self.may_probe(closed[0])
 
     def _choices(self, model: str, queue: _Queue, now: float) -> Iterator[tuple[int, InLine]]:
         """Who may be next, with a rank: lower goes first. One that isn't due tells how long to wait."""

@@ -22,6 +22,7 @@ from parked.lone import NamedDelays
 from parked.pace import Pace
 from parked.policy import Policy
 from parked.running import Running, Stopped
+from parked.sharing import Sharing
 from parked.telemetry import JobTrace
 from parked.timing import Clock
 from parked.turns import Alone, Dispatcher
@@ -63,10 +64,12 @@ class Pool:
         alone: bool = False,
         keeps: bool = False,
         resumes: bool = False,
+        pipelines: tuple[str, ...] | None = None,
     ) -> None:
         """`rate` bounds how many calls start, in calls a second. `alone` is for one job that has no line.
 
-        With `keeps` jobs stay in hand at a pause, and with `resumes` one of them tries now and then.
+        `pipelines` are those whose pauses matter here; None: all. With `keeps` jobs stay in hand at a pause, and with
+        `resumes` one of them tries now and then.
 
         Raises:
             SettingsError: a concurrency under 1.
@@ -81,7 +84,10 @@ class Pool:
         self._changed = asyncio.Event()
         self._alone = Alone(premises, premises.delays) if alone else None
         self.turns = Dispatcher(premises, self.line, self._channel, self._changed)
+        self._sharing = Sharing(premises, self.line, self._channel, pipelines, lambda: self._served)
+        self.turns.heard.append(self._sharing.heard)
         self._drivers: dict[Running, Driver] = {}
+        self._served: set[str] = set()  # pipelines
         # Enough in hand to keep every worker busy while the next chunk is read and committed; no more, so that memory
         # doesn't grow with the number of jobs.
         self._enough = concurrency + AHEAD
@@ -149,6 +155,7 @@ class Pool:
         Raises:
             Whatever a source raises, and `LedgerUnavailable`; the other jobs are drained first.
         """
+        await self._sharing.begin(self.turns.wake)
         self._feeder = asyncio.create_task(self._feed(sources))
         self._ending = asyncio.create_task(self._end())
         while (hold := await self._ended.get()) is not None:
@@ -196,6 +203,11 @@ class Pool:
         self._halt()
         asyncio.get_running_loop().call_later(self.premises.policy.drain_s, self._cut_off)
 
+    def give_up_waiting(self) -> None:
+        """Hand back what stays in hand at a pause; it isn't looked into again."""
+        self.line.give_up_waiting()
+        self.turns.wake()
+
     def unwritten(self) -> list[str]:
         """The job ids whose outcomes would go with this process if it ended now: the ledger hasn't taken them yet."""
         waiting = {outcome.id for outcome in self.premises.ledger.unwritten}
@@ -206,6 +218,7 @@ class Pool:
         self._halt()
         self._cut_off()
         self.turns.close()
+        self._sharing.end()
         if self._ending is not None:
             self._ending.cancel()
         waiting = (*self._courses, self._feeder, self._ending)
@@ -273,12 +286,14 @@ class Pool:
                 with suppress(ParkedError):
                     await asyncio.to_thread(release.wait)
         self.turns.close()
+        self._sharing.end()
         self._ended.put_nowait(None)
 
     def _open(self, on: Running, hold: Hold, trace: JobTrace | None = None) -> asyncio.Task[None]:
         if on not in self._drivers:
             self._drivers[on] = self._driver(on)
         if self._alone is None:
+            self._served.add(hold.row.pipeline)
             self.turns.enter(hold)
         task = asyncio.create_task(self._course(self._drivers[on], hold, trace))
         self._courses[task] = hold

@@ -425,6 +425,84 @@ class TakeLease(NamedTuple):
     ttl_s: float
 
 
+# --- what processes tell each other ------------------------------------------------------------------------------
+
+
+class GateState(NamedTuple):
+    """How a process sees the gate of a model. In lengths: no two clocks are compared, and the ledger's makes times."""
+
+    model: str  # empty: in front of every model
+    why: str | None  # None: open
+    closed_for_s: float = 0.0  # in an outage: until the next probe
+    probe_interval_s: float = 0.0
+    pace_per_s: float | None = None  # None: not known; what the row has is kept
+    outage_for_s: float | None = None  # since its first closing
+    success_began_s: float | None = None  # how long ago the last successful call began
+
+
+class SetPause(NamedTuple):
+    """Note that nothing of a pipeline's model is started any more. Answered with None."""
+
+    pipeline: str
+    model: str  # empty: of any
+    reason: str
+    began_s: float  # how long ago the first call began that met the fault
+    for_s: float | None  # until its cause ends by itself; None: nobody knows
+    owner_id: int
+
+
+class ClearPause(NamedTuple):
+    """A call that began so long ago has succeeded: pauses for faults that were met before it are over.
+
+    Answered with True if there was one.
+    """
+
+    pipeline: str
+    model: str
+    began_s: float
+
+
+class GateRow(NamedTuple):
+    """A row of `gates`, as lengths at the time of reading: negative where that time has passed."""
+
+    model: str
+    why: str | None
+    closed_for_s: float | None
+    pace_per_s: float | None
+    outage_for_s: float | None
+    changed_s: float  # how long ago it was written
+
+
+class PauseRow(NamedTuple):
+    pipeline: str
+    model: str  # empty: all models
+    reason: str
+    fault_began_at: float
+    since: float
+    until: float | None
+    owner_id: int | None
+
+
+class Consult(NamedTuple):
+    """Tell how the gates stand here, and ask how they stand elsewhere. Answered with `Consulted`."""
+
+    gates: tuple[GateState, ...] = ()
+
+
+class Consulted(NamedTuple):
+    gates: list[GateRow]
+    pauses: list[PauseRow]
+    now: float  # the ledger's time
+
+
+class ClaimProbe(NamedTuple):
+    """Ask to be the one who probes a closed gate. Answered with how long to wait; 0: go."""
+
+    model: str
+    owner_id: int
+    interval_s: float  # at least so long after the last probe of anybody
+
+
 Operation = (
     Accept
     | TakeOver
@@ -449,6 +527,10 @@ Operation = (
     | CloseReplay
     | SetMark
     | TakeLease
+    | Consult
+    | ClaimProbe
+    | SetPause
+    | ClearPause
 )
 
 # What a course has to get rid of: kept and tried again while the ledger is away. All else fails at once.

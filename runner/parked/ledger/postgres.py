@@ -379,6 +379,32 @@ class PostgresStore(Books):
     def take_lease(self, rows: Sequence[op.TakeLease]) -> list[bool]:
         return [self._hit("take_lease", **row._asdict(), now=self.now) for row in rows]
 
+    def set_gate(self, values: Mapping[str, Any]) -> None:
+        self._do("set_gate", **values)
+
+    def gates(self) -> list[tuple[Any, ...]]:
+        return self._do("gates").fetchall()
+
+    def pauses(self) -> list[op.PauseRow]:
+        return [op.PauseRow._make(row) for row in self._do("pauses")]
+
+    def take_probe(self, row: op.ClaimProbe) -> bool:
+        return self._hit("claim_probe", **row._asdict(), now=self.now)
+
+    def last_probe(self, model: str) -> float | None:
+        last: float | None = self._value("last_probe", model=model)
+        return last
+
+    def note_pause(self, row: op.SetPause, *, fault_began_at: float, until: float | None) -> None:
+        values = {
+            "pipeline": row.pipeline, "model": row.model, "reason": row.reason, "owner_id": row.owner_id,
+            "fault_began_at": fault_began_at, "until": until, "now": self.now,
+        }  # fmt: skip
+        self._do("set_pause", **values)
+
+    def end_pause(self, row: op.ClearPause, *, began_at: float) -> bool:
+        return self._hit("clear_pause", pipeline=row.pipeline, model=row.model, began_at=began_at)
+
     # --- asking the connection ---
 
     def _do(self, statement: str, /, **values: Any) -> psycopg.Cursor[tuple[Any, ...]]:

@@ -350,6 +350,32 @@ class SqliteStore(Books):
     def take_lease(self, rows: Sequence[op.TakeLease]) -> list[bool]:
         return [self._hit(SQL["take_lease"], row._asdict() | {"now": self.now}) for row in rows]
 
+    def set_gate(self, values: Mapping[str, Any]) -> None:
+        self._connection.execute(SQL["set_gate"], values)
+
+    def gates(self) -> list[tuple[Any, ...]]:
+        return self._connection.execute(SQL["gates"], {}).fetchall()
+
+    def pauses(self) -> list[op.PauseRow]:
+        return [op.PauseRow._make(row) for row in self._connection.execute(SQL["pauses"], {})]
+
+    def take_probe(self, row: op.ClaimProbe) -> bool:
+        return self._hit(SQL["claim_probe"], row._asdict() | {"now": self.now})
+
+    def last_probe(self, model: str) -> float | None:
+        last: float | None = self._value(SQL["last_probe"], {"model": model})
+        return last
+
+    def note_pause(self, row: op.SetPause, *, fault_began_at: float, until: float | None) -> None:
+        values = {
+            "pipeline": row.pipeline, "model": row.model, "reason": row.reason, "owner_id": row.owner_id,
+            "fault_began_at": fault_began_at, "until": until, "now": self.now,
+        }  # fmt: skip
+        self._connection.execute(SQL["set_pause"], values)
+
+    def end_pause(self, row: op.ClearPause, *, began_at: float) -> bool:
+        return self._hit(SQL["clear_pause"], {"pipeline": row.pipeline, "model": row.model, "began_at": began_at})
+
     # --- asking the connection ---
 
     def _one(self, sql: str, values: Mapping[str, Any]) -> tuple[Any, ...]:
