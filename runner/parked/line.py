@@ -110,6 +110,12 @@ class Wait(NamedTuple):
     look_s: float  # until time alone calls for a pause, or for a look at one
 
 
+class Waits(NamedTuple):
+    model: str  # `ALL`: any
+    why: str  # `rate`, `outage`, or the reason of a pause
+    wait_s: float
+
+
 class Forgiven(NamedTuple):
     """A strike is taken back: what it was for turned out to be an outage."""
 
@@ -322,6 +328,15 @@ class Line:
             if doubt.holding and covers(doubt.scope, one.model):
                 doubt.trying = job
                 doubt.tried.add(job)
+
+    def waits_for(self, now: float) -> Waits | None:
+        """Return what everything waits for, for people; None while calls are under way, or nothing is in the way."""
+        if self.calling:
+            return None
+        tries = [(paused.resume_at, scope, str(paused.reason)) for scope, paused in self.paused.items()]
+        ends = [(gate.until, model, str(gate.why)) for model, gate in self.gates.known().items() if gate.until > now]
+        soonest = min([*ends, *(each for each in tries if each[0] < math.inf)], default=None)
+        return None if soonest is None else Waits(soonest[1], soonest[2], max(0.0, soonest[0] - now))
 
     def claimable(self, now: float) -> tuple[int, tuple[str, ...], float]:
         """Return how many jobs may be claimed and begun at once, of which models none, and for how long if of none.
@@ -634,9 +649,7 @@ class Line:
         gate = self.gates.of(model)
         if gate.why is not None or self.is_paused(model):
             return 0
-        return min(
-            len(queue.fresh) + len(queue.left_over), math.inf if gate.pace.per_s is None else SOON_S * gate.pace.per_s
-        )
+        return min(len(queue.fresh), math.inf if gate.pace.per_s is None else SOON_S * gate.pace.per_s)
 
     # --- pauses ---
 
