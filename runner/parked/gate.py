@@ -24,6 +24,7 @@ BARE_WINDOW_S: Final = 20.0
 BARE_SHARE: Final = 0.25
 PROBE_S: Final = 2.0  # between probes, doubled with each up to:
 PROBE_MAX_S: Final = 15.0  # 60 would find the end of an outage a minute late
+STALE_S: Final = 60.0  # an outage that no process has probed for so long is nobody's any more
 HEALED: Final = 5  # successes that end an outage; one would restart its clock for ever where 2 % get through
 # Calls at a time, doubled every so many seconds: at a run's start, and after an outage. By the clock and not by
 # answers, so that slow ones don't delay it.

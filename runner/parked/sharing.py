@@ -14,17 +14,17 @@ from typing import Final, Protocol
 
 from parked.driver import LoopChannel
 from parked.errors import ParkedError
-from parked.gate import Gate, Why
+from parked.gate import STALE_S, Gate, Why
 from parked.ledger import Ledger
 from parked.ledger import operations as op
-from parked.line import Line, News, Pause, Resumed
+from parked.line import GateMoved, Line, News, Pause, Resumed
 from parked.pauses import ALL, OUTAGE, STAYS_HERE
 from parked.timing import Clock
 from parked.verdict import Reason
 
 SHARE_S: Final = 2.0  # how often; in real time, so that a run's clock has no part in it
+SAME_S: Final = 0.001
 LONGEST_S: Final = 86_400.0  # no gate is closed for longer, whatever a row says
-STALE_S: Final = 60.0  # an outage that nobody has probed for so long is nobody's any more
 
 
 class Surroundings(Protocol):
@@ -52,7 +52,10 @@ class Sharing:
         )
         self._task: asyncio.Task[None] | None = None
         self._told: dict[str, op.GateState] = {}
-        self._closed_elsewhere: set[str] = set()
+        self._seen: dict[str, float] = {}  # when a row was written that is known here, by the ledger's clock
+        self._moved = asyncio.Event()
+        self._noted: set[str] = set()  # models for which the ledger was seen to note an outage
+        self._closed_elsewhere: set[str] = set()  # gates that are closed here because others said so
         self._heard_of: dict[tuple[str, str], float] = {}  # pauses that were looked into -> when they began
         self._ours: set[tuple[str, str]] = set()  # pauses that this process has written
         self._pauses: list[op.PauseRow] = []
@@ -65,7 +68,7 @@ class Sharing:
         self._wake = wake
         self._line.may_probe = self.may_probe
         with suppress(ParkedError):  # the ledger is away, or too old for this; the run finds out by itself
-            consulted: op.Consulted = await self._channel.send(op.Consult())
+            consulted: op.Consulted = await self._channel.record(op.Consult())
             for row in consulted.gates:
                 if row.pace_per_s is not None and 0 < row.pace_per_s < math.inf and row.model != ALL:
                     self._line.gates.start_at(row.model, row.pace_per_s)
@@ -89,6 +92,7 @@ class Sharing:
         """Whether this process may probe now; the first time it is asked, it begins to ask the ledger."""
         if model in self._allowed:
             self._allowed.discard(model)
+            self._closed_elsewhere.discard(model)
             return True
         if model not in self._asking:
             self._asking[model] = asyncio.get_running_loop().create_task(self._ask_to_probe(model))
@@ -104,22 +108,39 @@ class Sharing:
                         pipeline, news.scope, news.reason, max(0.0, news.began_s), news.for_s, self._on.ledger.owner_id
                     )
                 )
+        elif isinstance(news, GateMoved):
+            self._moved.set()
         elif isinstance(news, Resumed):
             self._clear(news.scope)
 
     async def _keep_sharing(self) -> None:
         while True:
-            await asyncio.sleep(SHARE_S)
-            states = self._states()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SHARE_S):
+                    await self._moved.wait()
             with suppress(ParkedError):
-                self._heed(await self._channel.send(op.Consult(states)))
+                if self._moved.is_set():
+                    self._moved.clear()
+                else:
+                    # Read before told: what another has reopened must not be closed again by what was true before.
+                    self._heed(await self._channel.record(op.Consult()))
+                await self._tell()
             self._wake()
+
+    async def _tell(self) -> None:
+        states = self._states()
+        if not states:
+            return
+        consulted: op.Consulted = await self._channel.record(op.Consult(states))
+        for row in consulted.gates:
+            if any(state.model == row.model for state in states):
+                self._seen[row.model] = consulted.now - row.changed_s
 
     async def _ask_to_probe(self, model: str) -> None:
         gate = self._line.gates.of(model)
         try:
-            await self._channel.send(op.Consult(self._states()))
-            wait_s: float = await self._channel.send(
+            await self._tell()
+            wait_s: float = await self._channel.record(
                 op.ClaimProbe(model, self._on.ledger.owner_id, max(1.0, gate.probe_s / 2))
             )
         except ParkedError:
@@ -137,6 +158,8 @@ class Sharing:
         now = self._on.clock.monotonic()
         changed = []
         for model, gate in self._line.gates.known().items():
+            if model in self._closed_elsewhere and gate.why is Why.OUTAGE:
+                continue  # known from others: it is theirs to tell, until this process has probed it
             state = _state(model, gate, now)
             told = self._told.get(model)
             if told is None and state.why is None and state.pace_per_s is None and not all_of_them:
@@ -149,7 +172,10 @@ class Sharing:
     def _heed(self, consulted: op.Consulted) -> None:
         now = self._on.clock.monotonic()
         for row in consulted.gates:
-            self._heed_gate(row, now)
+            changed_at = consulted.now - row.changed_s
+            if abs(changed_at - self._seen.get(row.model, -math.inf)) > SAME_S:
+                self._seen[row.model] = changed_at
+                self._heed_gate(row, now)
         pipelines = self._pipelines
         self._pauses = [pause for pause in consulted.pauses if pipelines is None or pause.pipeline in pipelines]
         for pause in self._pauses:
@@ -159,13 +185,15 @@ class Sharing:
         gate = self._line.gates.of(row.model)
         wait_s = 0.0 if row.closed_for_s is None else min(row.closed_for_s, LONGEST_S)
         if row.why == Why.OUTAGE and wait_s > -STALE_S:
-            self._closed_elsewhere.add(row.model)
+            self._noted.add(row.model)
             if gate.why is not Why.OUTAGE:
+                self._closed_elsewhere.add(row.model)
                 gate.close_for_others(now, wait_s=max(0.0, wait_s), n=self._line.gates.last_n)
         elif row.why == Why.RATE and wait_s > 0:
             if now + wait_s > gate.until:
                 gate.why, gate.until = gate.why or Why.RATE, now + wait_s
-        elif row.why is None and row.model in self._closed_elsewhere:
+        elif row.why is None and row.model in self._noted:
+            self._noted.discard(row.model)
             self._closed_elsewhere.discard(row.model)
             if gate.why is Why.OUTAGE:
                 gate.reopen(now)

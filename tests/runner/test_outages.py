@@ -67,7 +67,7 @@ def run(fast, gemini):
 
 def test_two_minutes_of_503_park_nobody_and_cost_few_calls(run, fast, simulator):
     clock, _ = fast
-    in_outage = []
+    in_outage: list = []
 
     def overloaded(request):
         if 5 < clock.monotonic() < 125:
@@ -90,7 +90,7 @@ def test_stubborn_jobs_first_in_the_line_are_parked_and_the_others_answered(run,
 
 def test_a_rate_limit_is_waited_for_and_nobody_is_parked(run, fast, simulator):
     clock, _ = fast
-    refused = []
+    refused: list = []
 
     def limited(request):
         if len(refused) < 3 and clock.monotonic() > 1:

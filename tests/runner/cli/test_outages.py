@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 
 import pytest
 
@@ -10,6 +12,7 @@ from parked.job import State
 from parked.ledger import open_ledger
 from parked.ledger.store import Filters
 from parked.simulator import replies as reply
+from parked_exporter.collector import look
 
 
 @pytest.fixture(autouse=True)
@@ -151,3 +154,64 @@ def test_a_time_to_wait_until_must_lie_ahead(parked, many):
 
     assert said.status == 2
     assert "--wait-until must lie ahead" in said.err
+
+
+def test_the_summary_and_the_metrics_tell_of_a_pause(parked, api, many, url):
+    api.answers(lambda request: reply.bad_key())
+    parked("run", many(10), "--pipeline", "nightly")
+
+    said = parked("summary")
+
+    assert any(
+        line.startswith("paused: nightly, all models, since") and "auth_invalid, replace" in line
+        for line in said.out.splitlines()
+    )
+    (pause,) = json.loads(parked("summary", "--json").out)["pauses"]
+    assert (pause["pipeline"], pause["model"], pause["reason"]) == ("nightly", None, "auth_invalid")
+    assert look(url, tasks=()).pauses == [("nightly", "*", "auth_invalid")]
+
+
+def test_a_run_that_waits_goes_on_by_itself_once_the_key_works_again(parked, api, many, url, monkeypatch):
+    monkeypatch.setattr("parked.line.RESUME_S", 0.5)
+    asked = []
+
+    def mended_at_the_third_try(request):
+        asked.append(request)
+        return reply.bad_key() if len(asked) <= 5 else None
+
+    api.answers(mended_at_the_third_try)
+
+    said = parked("run", many(20), "--wait", "--concurrency", "1")
+
+    assert said.status == 0
+    assert states(url) == {State.SUCCEEDED: 20}
+    assert paused(url) == []
+
+
+def test_a_run_waits_no_longer_than_it_is_told(parked, api, many, url, monkeypatch):
+    monkeypatch.setattr("parked.line.RESUME_S", 0.2)
+    api.answers(lambda request: reply.bad_key())
+
+    said = parked("run", many(20), "--wait-until", "1s")
+
+    assert said.status == 4
+    assert states(url) == {State.PENDING: 20}
+
+
+def test_a_worker_that_stays_goes_on_after_a_pause(parked, api, many, url, monkeypatch):
+    monkeypatch.setattr("parked.line.RESUME_S", 0.5)
+    parked("submit", many(20))
+    asked = []
+
+    def mended(request):
+        asked.append(request)
+        if len(asked) == 30:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return reply.bad_key() if len(asked) <= 10 else None
+
+    api.answers(mended)
+
+    said = parked("work", "--concurrency", "2")
+
+    assert said.status == 143
+    assert states(url) == {State.SUCCEEDED: 20}
