@@ -93,11 +93,12 @@ async def claiming(
 
         strangers = {lane.called for lane in claimed.left} - runnings.keys()
         if claimed.started or strangers:
+            line.more = True
             continue
         for _ in range(2):  # steps of the loop, in which courses end that were answered by the commit of this claim
             await asyncio.sleep(0)
         at_a_gate = any(runnings[lane.called] and not line.is_paused_for_good(lane.model) for lane in claimed.left)
-        line.more = at_a_gate or not until_empty
+        line.more = at_a_gate  # nothing else waits, as far as is known: whoever is in hand is all there is
         if until_empty and not at_a_gate and not pool.in_hand():
             return
         await turns.until_changed(random.uniform(*LOOK_AGAIN_S))

@@ -34,9 +34,9 @@ class Gates:
 
     def __init__(self, *, rpm: float | None = None) -> None:
         self._ceiling_per_s = None if rpm is None else rpm / 60
-        self._of: dict[str, Gate] = {}
         self._n = 0
         self.all = Gate(grows=False)
+        self._of: dict[str, Gate] = {ALL: self.all}
 
     def number(self) -> int:
         """Return the next number."""
@@ -49,21 +49,19 @@ class Gates:
 
     def of(self, model: str) -> Gate:
         """Return a model's gate; `ALL` is in front of every one."""
-        if model == ALL:
-            return self.all
         gate = self._of.get(model)
         if gate is None:
             gate = self._of[model] = Gate(Pace(ceiling_per_s=self._ceiling_per_s))
         return gate
 
     def start_at(self, model: str, per_s: float) -> None:
-        """Begin with a pace that was kept from an earlier run, where this one has none yet."""
+        """Begin with a pace that was kept from an earlier run, where this one has none: neither learned nor given."""
         gate = self.of(model)
-        if gate.pace.never_cut:
-            gate.pace = Pace(per_s, ceiling_per_s=self._ceiling_per_s)
+        if gate.pace.per_s is None:
+            gate.pace = Pace(per_s)
 
     def known(self) -> dict[str, Gate]:
-        return {ALL: self.all, **self._of}
+        return self._of
 
 
 class Stand(Enum):
@@ -691,7 +689,9 @@ class Line:
         if last is not None and last.verdict is not None and last.verdict.reason in OUTAGE | QUOTA:
             reason = last.verdict.reason
         self._pause(model, reason, now, since, day_left_s=0.0, until=gate.until if gate.why is Why.RATE else None)
-        gate.outage_since = gate.refused_since = None
+        # With all that is left under way there is nothing to pause yet: it is looked at again when they are back.
+        if model in self.paused:
+            gate.outage_since = gate.refused_since = None
 
     def _pause(
         self,
@@ -776,11 +776,11 @@ class Line:
                         for since in (gate.outage_since, gate.refused_since)
                         if since is not None
                     ]
-        return max(0.0, min(ends, default=math.inf) - now)
+        return min((end for end in ends if end > now), default=math.inf) - now
 
     def _say_gates(self, now: float) -> None:
         for model, gate in self.gates.known().items():
-            why = gate.why if gate.closed(now) else None
+            why = gate.why if gate.why is not None and gate.closed(now) else None
             if self._said.get(model) is not why:
                 self._said[model] = why
                 self.news.append(GateMoved(model, why, max(0.0, gate.until - now)))

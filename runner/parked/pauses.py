@@ -117,6 +117,8 @@ class Doubts:
         self._rows: dict[str, Doubt] = {}  # by model
 
     def __iter__(self) -> Iterator[Doubt]:
+        if not self._faults and not self._rows:
+            return iter(())
         return iter([*self._faults.values(), *(row for row in self._rows.values() if row.holding)])
 
     def holding(self, model: str) -> bool:

@@ -79,4 +79,4 @@ def decide(strikes: int, verdict: Verdict, *, policy: Policy, jitter: float, day
 
 def backoff_s(strikes: int, *, jitter: float) -> float:
     """Return the wait after that many strikes, in seconds: doubled each time up to a bound, plus the jitter."""
-    return min(2.0**strikes, MAX_BACKOFF_S) + jitter
+    return min(2.0 ** min(strikes, 10), MAX_BACKOFF_S) + jitter

@@ -129,9 +129,9 @@ class Running:
         """The rules of a job that runs among others."""
 
         def rule(hold: Hold, verdict: Verdict) -> Ruling | None:
-            return line.ended(
-                hold.row.id, verdict, self.clock.monotonic(), jitter=random.random(), day_left_s=self.day_left_s()
-            )
+            day_left_s = 0.0 if verdict.ok else self.day_left_s()
+            now, jitter = self.clock.monotonic(), random.random()
+            return line.ended(hold.row.id, verdict, now, jitter=jitter, day_left_s=day_left_s)
 
         return Rules(self.judge, self.check is not None, rule)
 

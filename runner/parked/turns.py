@@ -227,12 +227,21 @@ class Dispatcher:
         if event.is_set() or wait_s <= 0:
             await asyncio.sleep(0)
             return
-        waiting = asyncio.ensure_future(event.wait())
-        both = [waiting]
-        if wait_s < math.inf:
-            both.append(asyncio.ensure_future(self._on.clock.asleep(wait_s)))  # type: ignore[arg-type]  # nobody looks at its result
+        if wait_s == math.inf:
+            await event.wait()
+            return
+        loop = asyncio.get_running_loop()
+        both = [loop.create_task(_set(event)), loop.create_task(_slept(self._on.clock, wait_s))]
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for each in both:
                 each.cancel()
+
+
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+async def _slept(clock: Clock, wait_s: float) -> None:
+    await clock.asleep(wait_s)
