@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from parked.line import Forgiven, Gates, Go, Leaves, Line, Pause, Resumed
+from parked.gates import Gates
+from parked.line import Line
+from parked.news import Forgiven, Go, Leaves, Pause, Resumed
 from parked.pauses import OUTAGE
 from parked.policy import GiveUp, LetGo, Policy, Retry
 from parked.verdict import MEANINGS, Reason, Verdict

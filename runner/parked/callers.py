@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from parked.gates import Gates
 from parked.ledger import Ledger
 from parked.ledger.operations import Called
-from parked.line import Gates
 from parked.lone import NamedDelays
 from parked.named import caller_named, checker_named
 from parked.policy import Policy

@@ -7,16 +7,16 @@ and what has to be done outside comes out as news. A job in line waits for a tur
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from enum import Enum, auto
-from typing import Final, NamedTuple
+from typing import Final
 
 from parked.gate import PROBE_S, Gate, Why
-from parked.pace import Pace
+from parked.gates import Gates
+from parked.news import Forgiven, GateMoved, Go, Leaves, News, Pause, Resumed, Wait, Waits
 from parked.pauses import ALL, OUTAGE, QUOTA, Doubt, Doubts, Step, covers, is_everybodys, scope_of
 from parked.policy import MAX_REFUSALS, GiveUp, LetGo, Policy, Retry, Ruling, backoff_s, decide
+from parked.standing import InLine, Queue, Stand
 from parked.verdict import Disposition, Reason, Verdict
 
 DAY_DELAY_S: Final = 60.0  # of a day's quota that names none
@@ -24,157 +24,6 @@ RESUME_S: Final = 300.0  # between two tries in a pause
 SOON_S: Final = 5.0
 TRIED_AT: Final = (1.0, 0.5, 0.0, 0.75, 0.25)  # where in the line jobs are tried, one after the other
 MANY: Final = 1000  # others that may still run, where nobody has counted: more jobs are still being read
-
-
-class Gates:
-    """The gates of one process, by model, and the numbers of its starts and answers.
-
-    `all` is in front of every model: it closes for network faults, and for limits that aren't per model.
-    """
-
-    def __init__(self, *, rpm: float | None = None) -> None:
-        self._ceiling_per_s = None if rpm is None else rpm / 60
-        self._n = 0
-        self.all = Gate(grows=False)
-        self._of: dict[str, Gate] = {ALL: self.all}
-
-    def number(self) -> int:
-        """Return the next number."""
-        self._n += 1
-        return self._n
-
-    @property
-    def last_n(self) -> int:
-        return self._n
-
-    def of(self, model: str) -> Gate:
-        """Return a model's gate; `ALL` is in front of every one."""
-        gate = self._of.get(model)
-        if gate is None:
-            gate = self._of[model] = Gate(Pace(ceiling_per_s=self._ceiling_per_s))
-        return gate
-
-    def start_at(self, model: str, per_s: float) -> None:
-        """Begin with a pace that was kept from an earlier run, where this one has none: neither learned nor given."""
-        gate = self.of(model)
-        if gate.pace.per_s is None:
-            gate.pace = Pace(per_s)
-
-    def known(self) -> dict[str, Gate]:
-        return self._of
-
-
-class Stand(Enum):
-    WAITS = auto()  # for its turn
-    CALLS = auto()
-    BETWEEN = auto()  # what came of its call is being recorded
-    TOLD = auto()  # to leave; it hears of it when it asks for its turn
-
-
-@dataclass(slots=True, eq=False)
-class InLine:
-    """A job in line."""
-
-    job: int
-    model: str
-    order: int
-    strikes: int
-    failed_before: bool  # in an earlier run
-    stand: Stand = Stand.WAITS
-    came_with: int = 0  # strikes
-    calls: int = 0  # in this run
-    fails: int = 0  # in this run, refusals not counted
-    refusals: int = 0
-    refused_n: int | None = None
-    failed_n: int = -1  # number of its last failure
-    begun_n: int = -1  # number of its last start
-    begun_at: float = 0.0
-    due: float = -math.inf
-    struck: bool = False  # its last attempt is a strike
-    stubborn: bool = False
-    met_outage: bool = False
-    has_chance: bool = False  # it met a fault that may be everybody's, and a later call has succeeded
-    verdict: Verdict | None = None  # of its last failure
-    told: LetGo | GiveUp | None = None
-
-
-class Go(NamedTuple):
-    job: int
-    is_probe: bool
-
-
-class Wait(NamedTuple):
-    wait_s: float  # until somebody may start; infinite: not before something changes
-    look_s: float  # until time alone calls for a pause, or for a look at one
-
-
-class Waits(NamedTuple):
-    model: str  # `ALL`: any
-    why: str  # `rate`, `outage`, or the reason of a pause
-    wait_s: float
-
-
-class Forgiven(NamedTuple):
-    """A strike is taken back: what it was for turned out to be an outage."""
-
-    job: int
-
-
-class Leaves(NamedTuple):
-    """A job that waits is to leave the line."""
-
-    job: int
-    then: LetGo | GiveUp
-    verdict: Verdict | None  # of its last failure, None if it had none here
-
-
-class Pause(NamedTuple):
-    """Nothing of the scope is started any more."""
-
-    scope: str
-    reason: Reason
-    for_s: float | None  # until its cause ends by itself; None: nobody knows
-    began_s: float  # how long ago the first call began that met it
-
-
-class Resumed(NamedTuple):
-    """A scope that was paused, here or elsewhere, has answered again."""
-
-    scope: str
-
-
-class GateMoved(NamedTuple):
-    """A gate has closed, or is open again."""
-
-    model: str  # `ALL`: in front of every model
-    why: Why | None  # None: open
-    for_s: float
-
-
-News = Forgiven | Leaves | Pause | Resumed | GateMoved
-
-
-class _Queue:
-    """The jobs of one model that wait."""
-
-    def __init__(self) -> None:
-        self.fresh: deque[InLine] = deque()  # not called in this run, in their order
-        self.left_over: deque[InLine] = deque()  # the same, but they have failed in an earlier run
-        self.failed: list[InLine] = []
-
-    def __bool__(self) -> bool:
-        return bool(self.fresh or self.left_over or self.failed)
-
-    def add(self, one: InLine) -> None:
-        self._where(one).append(one)
-
-    def remove(self, one: InLine) -> None:
-        self._where(one).remove(one)
-
-    def _where(self, one: InLine) -> deque[InLine] | list[InLine]:
-        if one.calls:
-            return self.failed
-        return self.left_over if one.failed_before else self.fresh
 
 
 @dataclass
@@ -201,7 +50,7 @@ class Line:
     may_probe: Callable[[str], bool] = lambda model: True  # whether it is this process's turn to
 
     def __post_init__(self) -> None:
-        self._queues: dict[str, _Queue] = {}
+        self._queues: dict[str, Queue] = {}
         self._of: dict[str, int] = {}  # jobs in line by model
         self._order = 0
         self._last_probe: int | None = None
@@ -226,7 +75,7 @@ class Line:
         line it would never have its turn, where what comes before it ends in a pause every night.
         """
         one = self._come(job, model, strikes, failed_before)
-        self._queues.setdefault(model, _Queue()).add(one)
+        self._queues.setdefault(model, Queue()).add(one)
         if self.is_paused(model) and not self.keeps:
             self._let_go(one)
 
@@ -249,7 +98,7 @@ class Line:
             return one.told
         if one.stand is Stand.BETWEEN:
             one.stand = Stand.WAITS
-            self._queues.setdefault(one.model, _Queue()).add(one)
+            self._queues.setdefault(one.model, Queue()).add(one)
         return None
 
     def leave(self, job: int) -> None:
@@ -538,7 +387,7 @@ class Line:
         closed = [each for each in (ALL, model) if self.gates.of(each).why is Why.OUTAGE]
         return not closed or self.may_probe(closed[0])
 
-    def _choices(self, model: str, queue: _Queue, now: float) -> Iterator[tuple[int, InLine]]:
+    def _choices(self, model: str, queue: Queue, now: float) -> Iterator[tuple[int, InLine]]:
         """Who may be next, with a rank: lower goes first. One that isn't due tells how long to wait."""
         if self._is_probing(model):
             if (one := self._prober(queue, now)) is not None:
@@ -567,7 +416,7 @@ class Line:
         if soonest is not None and ok_n > soonest.failed_n:
             yield 1, soonest
 
-    def _prober(self, queue: _Queue, now: float) -> InLine | None:
+    def _prober(self, queue: Queue, now: float) -> InLine | None:
         """A job that hasn't failed yet, from the far end of the line; never the same twice while another waits."""
         if queue.fresh or queue.left_over:
             return (queue.fresh or queue.left_over)[-1]
@@ -642,7 +491,7 @@ class Line:
             doubt.holding for doubt in self.doubts
         )
 
-    def _soon(self, model: str, queue: _Queue) -> float:
+    def _soon(self, model: str, queue: Queue) -> float:
         """How many of these jobs can go soon: those of a slow model must not keep those of others out of hand."""
         gate = self.gates.of(model)
         if gate.why is not None or self.is_paused(model):

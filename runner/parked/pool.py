@@ -14,10 +14,11 @@ from typing import Any, Final, NamedTuple, Protocol
 from parked.course import Hold
 from parked.driver import Driver, LoopChannel
 from parked.errors import LedgerUnavailable, OwnerLost, ParkedError, SettingsError
+from parked.gates import Gates
 from parked.job import ANSWERED, Job, State
 from parked.ledger import Ledger
 from parked.ledger import operations as op
-from parked.line import Gates, Line
+from parked.line import Line
 from parked.lone import NamedDelays
 from parked.pace import Pace
 from parked.policy import Policy

@@ -14,13 +14,14 @@ from parked.check import Check, CheckerName, checked
 from parked.course import Hold, Raised, Reply, Returned, Rules
 from parked.delay import next_pacific_midnight
 from parked.errors import InvalidJob, LedgerUnavailable, SettingsError
+from parked.gates import Gates
 from parked.job import ANSWERED, Job, Outcome, State, check_keys, check_name
 from parked.judge import Judged, judge_answer, judge_exception, text_of
 from parked.ledger import Ledger
 from parked.ledger import operations as op
 from parked.ledger.codec import decode, encode, encode_answer, identity
 from parked.ledger.operations import NO_SPAN, JobRow, SpanIds
-from parked.line import Gates, Line
+from parked.line import Line
 from parked.lone import NamedDelays
 from parked.policy import Policy, Ruling, decide
 from parked.telemetry import Destination, JobName, JobTrace, Spans

@@ -17,7 +17,8 @@ from parked.errors import ParkedError
 from parked.gate import STALE_S, Gate, Why
 from parked.ledger import Ledger
 from parked.ledger import operations as op
-from parked.line import GateMoved, Line, News, Pause, Resumed
+from parked.line import Line
+from parked.news import GateMoved, News, Pause, Resumed
 from parked.pauses import ALL, OUTAGE, STAYS_HERE
 from parked.timing import Clock
 from parked.verdict import Reason

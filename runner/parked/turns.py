@@ -12,9 +12,10 @@ from parked.course import Hold
 from parked.driver import LoopChannel
 from parked.ledger import Ledger
 from parked.ledger import operations as op
-from parked.line import Forgiven, GateMoved, Go, Leaves, Line, News, Pause, Resumed
+from parked.line import Line
 from parked.logs import fields
 from parked.lone import NamedDelays
+from parked.news import Forgiven, GateMoved, Go, Leaves, News, Pause, Resumed
 from parked.policy import GiveUp, LetGo
 from parked.running import Stopped
 from parked.timing import Clock

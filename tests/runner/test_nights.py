@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nights import DAY_LEFT_S, OK, Call, Night, Service, failed
-from parked.line import Gates
+from parked.gates import Gates
 from parked.policy import Policy
 from parked.verdict import Reason
 

@@ -11,7 +11,7 @@ from parked.job import State
 if TYPE_CHECKING:
     from parked.ledger import Ledger
     from parked.ledger.operations import JobRow
-    from parked.line import News, Pause, Waits
+    from parked.news import News, Pause, Waits
 
 
 class Pauses:
@@ -21,7 +21,7 @@ class Pauses:
         self.now: dict[str, Pause] = {}  # by scope
 
     def heard(self, news: News) -> None:
-        from parked.line import Pause, Resumed
+        from parked.news import Pause, Resumed
 
         if isinstance(news, Pause):
             self.now[news.scope] = news

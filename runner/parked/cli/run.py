@@ -135,7 +135,7 @@ class _Work:
         *,
         waits_s: float | None,
     ) -> None:
-        from parked.line import Gates
+        from parked.gates import Gates
         from parked.running import Running
 
         self._args, self._scanned, self._out, self._ledger = args, scanned, out, ledger
