@@ -65,6 +65,7 @@ async def claiming(
                     served=tuple(called for called, on in runnings.items() if on is not None),
                     closed=closed,
                     in_hand=tuple(pool.in_hand().items()),
+                    far_end=most == 1 and line.asks_the_far_end,
                     after=last,
                 )
             )

@@ -185,6 +185,11 @@ class Line:
         soonest = min([*ends, *(each for each in tries if each[0] < math.inf)], default=None)
         return None if soonest is None else Waits(soonest[1], soonest[2], max(0.0, soonest[0] - now))
 
+    @property
+    def asks_the_far_end(self) -> bool:
+        """Whether the next job is one that probes or is tried."""
+        return self._shut
+
     def claimable(self, now: float) -> tuple[int, tuple[str, ...], float]:
         """Return how many jobs may be claimed and begun at once, of which models none, and for how long if of none.
 

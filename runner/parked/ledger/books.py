@@ -226,7 +226,8 @@ class Books(ABC):
             for lane in waiting
             if lane.model not in row.closed and (row.served is None or lane.called in row.served)
         ]
-        return self.heads(meant, row.limit) if meant else [], [lane for lane in waiting if lane not in meant]
+        heads = self.heads(meant, row.limit, far_end=row.far_end) if meant else []
+        return heads, [lane for lane in waiting if lane not in meant]
 
     def finish(self, rows: Sequence[op.Answer | op.Park]) -> list[JobRow | Exception]:
         def decide(row: op.Answer | op.Park, job: JobRow, attempt: AttemptState | None) -> Change:
@@ -474,8 +475,11 @@ class Books(ABC):
         """Those with a job whose time has come. A look-up each, however many jobs wait there."""
 
     @abstractmethod
-    def heads(self, lanes: Sequence[Lane], limit: int) -> list[JobRow]:
-        """The first jobs of each lane whose time has come, at most `limit` of each, locked for this transaction."""
+    def heads(self, lanes: Sequence[Lane], limit: int, *, far_end: bool) -> list[JobRow]:
+        """The first jobs of each lane whose time has come, at most `limit` of each, locked for this transaction.
+
+        With `far_end` the last ones instead.
+        """
 
     @abstractmethod
     def payloads(self, ids: Sequence[int]) -> dict[int, Body]: ...

@@ -206,6 +206,7 @@ class Claim(NamedTuple):
     served: tuple[Called, ...] | None = None  # only jobs of these callers and checks; None: of any
     closed: tuple[str, ...] = ()  # models that are not to be called now
     in_hand: tuple[tuple[str, int], ...] = ()  # how many jobs of a pipeline the claimer has; 0 where it isn't named
+    far_end: bool = False  # the last in line instead: who probes, or is tried, hasn't just failed with its neighbours
     after: str = ""  # the pipeline that went last: among equals its successor goes first
 
 

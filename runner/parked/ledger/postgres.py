@@ -217,12 +217,12 @@ class PostgresStore(Books):
     def lanes(self) -> list[op.Lane]:
         return [op.Lane._make(row) for row in self._do("lanes", now=self.now)]
 
-    def heads(self, lanes: Sequence[op.Lane], limit: int) -> list[JobRow]:
+    def heads(self, lanes: Sequence[op.Lane], limit: int, *, far_end: bool) -> list[JobRow]:
         if not lanes:
             return []
         return list(
             self._jobs(
-                "heads",
+                "tails" if far_end else "heads",
                 pipelines=[lane.pipeline for lane in lanes],
                 callers=[lane.caller for lane in lanes],
                 checkers=[lane.checker for lane in lanes],

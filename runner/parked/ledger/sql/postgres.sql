@@ -202,6 +202,18 @@ SELECT head.* FROM unnest(%(pipelines)s::text[], %(callers)s::text[], %(checkers
      ORDER BY jobs.place, jobs.id LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
 ) AS head;
 
+-- name: tails
+-- The last ones instead.
+SELECT tail.* FROM unnest(%(pipelines)s::text[], %(callers)s::text[], %(checkers)s::text[], %(models)s::text[])
+    AS lane (pipeline, caller, checker, model)
+ CROSS JOIN LATERAL (
+    SELECT {job} FROM parked.jobs
+     WHERE state = 'pending' AND jobs.pipeline = lane.pipeline AND jobs.caller = lane.caller
+       AND jobs.checker = lane.checker AND jobs.model = lane.model
+       AND {due}
+     ORDER BY jobs.place DESC, jobs.id DESC LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
+) AS tail;
+
 -- name: payload
 -- What a job sends: its payload, or the mended one that stands for it.
 -- No row: no such job.

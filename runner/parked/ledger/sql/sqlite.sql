@@ -163,6 +163,13 @@ SELECT {job} FROM jobs INDEXED BY jobs_lanes
    AND {due}
  ORDER BY place, id LIMIT :limit;
 
+-- name: tails
+-- The last ones instead.
+SELECT {job} FROM jobs INDEXED BY jobs_lanes
+ WHERE state = 'pending' AND pipeline = :pipeline AND caller = :caller AND checker = :checker AND model = :model
+   AND {due}
+ ORDER BY place DESC, id DESC LIMIT :limit;
+
 -- name: payload
 -- What a job sends: its payload, or the mended one that stands for it.
 -- No row: no such job.
