@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,19 +21,22 @@ from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
 from parked.errors import LedgerUnavailable
+from parked.gate import STALE_S, Why
 from parked.job import State
 from parked.ledger import open_ledger
 from parked.ledger.counters import DURATION_BOUNDS_S, FAMILIES, Metric
-from parked.ledger.labels import Labels
+from parked.ledger.labels import OTHER, Labels
 from parked.ledger.operations import OwnerRow
 from parked.ledger.store import CounterRow, Reader
 from parked.logs import fields
+from parked.verdict import Reason
 from parked_exporter import metrics
 from parked_exporter.metrics import METRICS, AuditFound, OwnSpec, Readings, Series, Spec, Type
 
 # Below Prometheus's usual scrape timeout of 10 s, so that it gets `parked_ledger_up 0` and not a failed scrape.
 DEADLINE_S: Final = 8.0
 MAX_LABEL_CHARS: Final = 128
+EVERY: Final = "*"  # as a model: all of them
 LOST_WINDOW_S: Final = 24 * 3600.0  # owners that were lost longer ago are history
 
 log = logging.getLogger(__name__)
@@ -75,7 +78,26 @@ def _read(reader: Reader, *, tasks: Sequence[str], now: float) -> Readings:
         audit=AuditFound.from_mark(reader.mark(metrics.AUDIT_MARK)),
         task_successes={task: at for task, at in marks.items() if at is not None},
         leases={task: _holder(owners[id]) for task, id in reader.leases().items()},
+        pauses=[
+            (*_pair(labels, row.pipeline, row.model), row.reason if row.reason in set(Reason) else OTHER)
+            for row in reader.pauses()
+        ],
+        gates=list(_gates(reader, {row.model for row in counters[Metric.JOBS_ACCEPTED]}, now)),
     )
+
+
+def _pair(labels: Labels, pipeline: str, model: str) -> tuple[str, str]:
+    return labels.pair(pipeline, model) if model else (labels.pipeline(pipeline), EVERY)
+
+
+def _gates(reader: Reader, models: Set[str], now: float) -> Iterator[tuple[str, str, bool]]:
+    """Each gate with each reason that closes one, and whether it is closed for it: models go by their labels."""
+    for model, why, closed_until in reader.gates():
+        label = EVERY if not model else model if model in models else OTHER
+        # Of an outage it is when the next probe is due; one that nobody has probed for so long is nobody's any more.
+        until = (closed_until or 0.0) + (STALE_S if why == Why.OUTAGE else 0.0)
+        for reason in Why:
+            yield label, str(reason), why == reason and until > now
 
 
 def _by_label(oldest: Mapping[tuple[str, str], float], labels: Labels) -> dict[tuple[str, str], float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
@@ -45,6 +45,8 @@ class Readings:
     audit: AuditFound | None  # None: rows were never counted
     task_successes: Mapping[str, float]
     leases: Mapping[str, Mapping[str, Any]]  # task -> who holds it
+    pauses: Sequence[tuple[str, str, str]] = ()  # pipeline, model (`*`: all), reason
+    gates: Sequence[tuple[str, str, bool]] = ()  # model (`*`: all), why, whether it is closed for that now
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +234,19 @@ def owners_by_state(readings: Readings) -> Iterator[Series]:
         yield Series({"state": state}, count)
 
 
+def pauses(readings: Readings) -> Iterator[Series]:
+    for pipeline, model, reason in sorted(set(readings.pauses)):
+        yield Series({"pipeline": pipeline, "model": model, "reason": reason}, 1)
+
+
+def gates(readings: Readings) -> Iterator[Series]:
+    closed: dict[tuple[str, str], bool] = {}
+    for model, why, is_closed in readings.gates:
+        closed[model, why] = is_closed or closed.get((model, why), False)
+    for (model, why), is_closed in sorted(closed.items()):
+        yield Series({"model": model, "reason": why}, is_closed)
+
+
 def task_successes(readings: Readings) -> Iterator[Series]:
     for task, at in readings.task_successes.items():
         yield Series({"task": task}, at)
@@ -324,6 +339,16 @@ METRICS: Final = (
         "parked_tokens_total", Type.COUNTER, (*_JOB, "direction", "kind"),
         "Tokens that were billed, also those of attempts that failed.",
         counted(Metric.TOKENS),
+    ),
+    Spec(
+        "parked_pipeline_paused", Type.GAUGE, ("pipeline", "model", "reason"),
+        "Whether nothing of the pipeline's model (*: of all) is started, for a fault that every job would meet: 1.",
+        pauses,
+    ),
+    Spec(
+        "parked_gate_closed", Type.GAUGE, ("model", "reason"),
+        "Whether calls of the model (*: of all models) wait for a rate limit (rate) or an outage to end: 1 or 0.",
+        gates,
     ),
     Spec(
         "parked_last_accepted_timestamp_seconds", Type.GAUGE, ("pipeline",),

@@ -46,7 +46,7 @@ class AsyncRunner(BaseRunner):
 
         A plain iterable is read in a thread of its own, up to a few hundred jobs ahead.
         """
-        pool = Pool(self._on, concurrency=concurrency)
+        pool = Pool(self._on, concurrency=concurrency, pipelines=(self._on.pipeline,))
         self._pools.add(pool)
         try:
             async for hold in pool.run(pool.accepting(self._on, chunked(jobs))):
@@ -90,7 +90,7 @@ class PoolThread:
         self._loop.close()
 
     async def _make(self, concurrency: int) -> Pool:
-        return Pool(self._on, concurrency=concurrency)
+        return Pool(self._on, concurrency=concurrency, pipelines=(self._on.pipeline,))
 
     async def _next(self) -> Hold | Raised | None:
         try:

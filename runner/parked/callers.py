@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from parked.gate import Gates
+from parked.gates import Gates
 from parked.ledger import Ledger
 from parked.ledger.operations import Called
+from parked.lone import NamedDelays
 from parked.named import caller_named, checker_named
 from parked.policy import Policy
 from parked.running import CallModel, Running
@@ -19,6 +20,7 @@ class Callers:
         self.policy = policy
         self.clock: Clock = SystemClock()
         self.gates = Gates()
+        self.delays = NamedDelays()
         self._callers: dict[str, CallModel] = {}
         self._runnings: dict[Called, Running] = {}
 
@@ -42,6 +44,7 @@ class Callers:
                 checker=called.checker,
                 clock=self.clock,
                 gates=self.gates,
+                delays=self.delays,
             )
         return self._runnings[called]
 

@@ -18,10 +18,10 @@ from parked.errors import LedgerUnavailable, OwnerLost
 from parked.ledger import operations as op
 from parked.ledger.codec import decode
 from parked.ledger.operations import Called
+from parked.pauses import ALL
 from parked.pool import Handful, Pool
 from parked.running import Running
 
-CLAIMS: Final = 32  # jobs claimed in one operation, at most
 # How soon to look again, at random in between, so that many processes don't look at once. A submitted job is to start
 # within a second, and an idle process to cost next to nothing.
 LOOK_AGAIN_S: Final = (0.25, 0.75)
@@ -41,35 +41,44 @@ async def claiming(
     Raises:
         LedgerUnavailable: it was away for longer.
     """
-    premises, workers = pool.premises, pool.workers
+    premises, turns, line = pool.premises, pool.turns, pool.line
     runnings: dict[Called, Running | None] = {}
     strangers: set[Called] = set()
     last = ""  # the pipeline that went last
     gives_up = premises.clock.monotonic() + patience_s
     while True:
         await pool.until_room()
-        free = await workers.take_several(CLAIMS)
+        most, closed, wait_s = turns.claimable()
+        if most == 0:
+            if until_empty and line.is_paused_for_good(ALL) and not pool.in_hand():
+                return
+            await turns.until_changed(wait_s)
+            continue
+        claimed: op.Claimed | None = None
         try:
             runnings |= {called: find(called) for called in strangers}
-            claimed: op.Claimed = await pool.started(
+            claimed = await pool.started(
                 op.Claim(
                     pipeline,
                     premises.ledger.owner_id,
-                    limit=free,
+                    limit=most,
                     served=tuple(called for called, on in runnings.items() if on is not None),
-                    closed=premises.gates.closed(premises.clock.monotonic()),
+                    closed=closed,
                     in_hand=tuple(pool.in_hand().items()),
+                    far_end=most == 1 and line.asks_the_far_end,
                     after=last,
                 )
             )
         except (OwnerLost, LedgerUnavailable) as exc:
-            workers.give_back(free)
-            if isinstance(exc, LedgerUnavailable):
-                if premises.clock.monotonic() >= gives_up:
-                    raise
-                await workers.sleep(AWAY_S)
+            if isinstance(exc, LedgerUnavailable) and premises.clock.monotonic() >= gives_up:
+                raise
+            away = isinstance(exc, LedgerUnavailable)
+        finally:
+            turns.give_back(most)  # the jobs take their own
+        if claimed is None:
+            if away:
+                await turns.sleep(AWAY_S)
             continue
-        workers.give_back(free - len(claimed.started))  # the others go with the jobs
         gives_up = premises.clock.monotonic() + patience_s
         waiting = deque(claimed.started)
         try:
@@ -85,13 +94,15 @@ async def claiming(
 
         strangers = {lane.called for lane in claimed.left} - runnings.keys()
         if claimed.started or strangers:
+            line.more = True
             continue
         for _ in range(2):  # steps of the loop, in which courses end that were answered by the commit of this claim
             await asyncio.sleep(0)
-        at_a_gate = any(runnings[lane.called] for lane in claimed.left)
+        at_a_gate = any(runnings[lane.called] and not line.is_paused_for_good(lane.model) for lane in claimed.left)
+        line.more = at_a_gate  # nothing else waits, as far as is known: whoever is in hand is all there is
         if until_empty and not at_a_gate and not pool.in_hand():
             return
-        await workers.sleep(random.uniform(*LOOK_AGAIN_S))
+        await turns.until_changed(random.uniform(*LOOK_AGAIN_S))
 
 
 def _handful(on: Running | None, started: op.Started) -> Handful:

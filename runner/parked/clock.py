@@ -29,6 +29,25 @@ def moment(text: str, *, now: float) -> float:
         raise SettingsError(f"{rule} 2h, 3d or 2026-03-02T02:00Z, got {text!r}") from None
 
 
+def from_now_s(text: str, *, now: float, what: str) -> float:
+    """Return how many seconds lie before a text: `6h` or `30m`, or a time in ISO 8601 (UTC where it names no zone).
+
+    Raises:
+        SettingsError: it is neither, or has passed; `what` is named.
+    """
+    text = text.strip()
+    with suppress(ValueError):
+        return parse_duration_s(text)
+    try:
+        at = datetime.fromisoformat(text)
+        left_s = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() - now
+    except (ValueError, OverflowError):
+        raise SettingsError(f"{what} must be like 6h or 2026-03-02T12:00Z, got {text!r}") from None
+    if left_s <= 0:
+        raise SettingsError(f"{what} must lie ahead, got {text!r}")
+    return left_s
+
+
 def day_text(at: float) -> str:
     """The UTC day: `2026-03-02`."""
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d}"

@@ -16,14 +16,18 @@ from parked.judge import Judged
 from parked.ledger import operations as op
 from parked.ledger.codec import Body, encode_answer
 from parked.ledger.operations import NO_SPAN, Closing, JobRow, SpanIds
-from parked.policy import GiveUp, Retry, Standing
+from parked.policy import GiveUp, LetGo, Retry, Ruling
 from parked.verdict import Verdict
 
 
 class Turn(NamedTuple):
-    """Wait until the model may be called and a worker is free. The worker is given back when the `Ask` is over."""
+    """Wait for the job's turn: at least so long, until the model may be called and a worker is free.
+
+    Sent: None once it may call, or what it is told instead.
+    """
 
     model: str
+    wait_s: float = 0.0
 
 
 class Record(NamedTuple):
@@ -46,11 +50,7 @@ class Inspect(NamedTuple):
     judged: Judged
 
 
-class Sleep(NamedTuple):
-    wait_s: float
-
-
-Effect = Turn | Record | Ask | Inspect | Sleep
+Effect = Turn | Record | Ask | Inspect
 
 
 class Returned(NamedTuple):
@@ -86,6 +86,8 @@ class Hold:
     claimed: bool = False  # pending from an earlier run, and taken up by this one
     finished: bool = False  # the job needs nothing more from us
     called: bool = False  # at least one call was made here
+    failed_attempt: int | None = None  # the last one that failed here
+    body_bytes: int = 0  # of the payload as it is stored
     judged: Judged | None = None  # of the last call
     stored: Body | None = None  # the answer that was there before, where it was read already
 
@@ -111,22 +113,25 @@ class Hold:
 
 
 class Rules(NamedTuple):
-    """What a course decides by. `heed` tells the gate of a failure; the others have no effect outside."""
+    """What a course goes by."""
 
     judge: Callable[[Any, Reply], Judged]  # (payload, reply)
     has_check: bool  # whether a check of the pipeline's own looks at each success
-    heed: Callable[[str, Verdict], None]  # (model, verdict)
-    strikes: Callable[[Verdict], bool]
-    decide: Callable[[Standing, Verdict], Retry | GiveUp]
+    rule: Callable[[Hold, Verdict], Ruling | None]  # told of every outcome; None: nothing follows a success
 
 
 def course(hold: Hold, rules: Rules, *, span: SpanIds = NO_SPAN) -> Generator[Effect, Any, Hold]:
-    """Run one job to its end here: answered, parked, or found in other hands. Returns the hold, up to date."""
-    refusals, previous = 0, None
+    """Run one job to its end here: answered, parked, handed back, or found in other hands.
+
+    Returns the hold, up to date.
+    """
+    previous, wait_s, closing = None, 0.0, None
     model = hold.model
     while True:
         if hold.attempt is None:
-            yield Turn(model)
+            told = yield Turn(model, wait_s)
+            if told is not None:
+                return (yield from _told(hold, told, closing))
             opened = yield Record(op.Start(hold.row.id, hold.owner_id, hold.replay_id, previous, span))
             if not isinstance(opened, op.Started):
                 return _left(hold, opened.row)
@@ -140,27 +145,43 @@ def course(hold: Hold, rules: Rules, *, span: SpanIds = NO_SPAN) -> Generator[Ef
         hold.judged = judged
         verdict, closing = judged.verdict, _closing(judged, reply)
         at = (hold.row.id, hold.owner_id, hold.attempt)
-        if verdict.ok:
+        ruling = rules.rule(hold, verdict)
+        if ruling is None:
             hold.row = yield Record(op.Answer(*at, answer=encode_answer(judged.answer), closing=closing))
             return _left(hold, hold.row)
 
-        rules.heed(model, verdict)
-        strike = rules.strikes(verdict)
-        refusals += not strike
-        decision = rules.decide(Standing(hold.row.strikes + strike, refusals), verdict)
-        match decision:
-            case GiveUp(disposition, wait_s):
+        hold.failed_attempt = hold.attempt
+        match ruling.then:
+            case GiveUp(disposition, not_before_s):
                 error_class = verdict.error_class(disposition)
-                hold.row = yield Record(op.Park(*at, closing, error_class, strike=strike, wait_s=wait_s))
+                park = op.Park(*at, closing, error_class, strike=ruling.strike, wait_s=not_before_s)
+                hold.row = yield Record(park)
+                return _left(hold, hold.row)
+            case LetGo(strikes):
+                hold.row = yield Record(op.Release(*at, closing, to_the_back=True, strikes=strikes))
                 return _left(hold, hold.row)
             case Retry(wait_s):
-                hold.row = yield Record(op.Retried(*at, closing, strike=strike, wait_s=wait_s))
+                hold.row = yield Record(op.Retried(*at, closing, strike=ruling.strike, wait_s=wait_s))
                 previous, hold.attempt = hold.attempt, None
                 if hold.row.state not in HELD or hold.row.owner_id != hold.owner_id:
                     return _left(hold, hold.row)
-                yield Sleep(wait_s)
             case _:
-                assert_never(decision)
+                assert_never(ruling.then)
+
+
+def _told(hold: Hold, told: LetGo | GiveUp, closing: Closing | None) -> Generator[Effect, Any, Hold]:
+    """A job that waits is told to leave; `closing` is how its last attempt here ended, None if it made none."""
+    if hold.row.state not in HELD or hold.row.owner_id != hold.owner_id:
+        return _left(hold, hold.row)
+    if isinstance(told, GiveUp) and closing is not None and hold.verdict is not None:
+        error_class = hold.verdict.error_class(told.disposition)
+        last = hold.row.calls
+        park = op.Park(hold.row.id, hold.owner_id, last, closing, error_class, strike=False, wait_s=told.wait_s)
+        hold.row = yield Record(park)
+    else:
+        strikes = told.strikes if isinstance(told, LetGo) else None
+        hold.row = yield Record(op.Release(hold.row.id, hold.owner_id, to_the_back=True, strikes=strikes))
+    return _left(hold, hold.row)
 
 
 def _left(hold: Hold, row: JobRow | None) -> Hold:

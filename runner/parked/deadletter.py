@@ -26,7 +26,7 @@ from parked.ledger import Ledger, open_ledger
 from parked.ledger import operations as op
 from parked.ledger.codec import decode, identity
 from parked.ledger.store import Filters
-from parked.policy import GiveUp, Policy, Retry, Standing, backoff_s
+from parked.policy import GiveUp, Policy, Retry, Ruling, backoff_s
 from parked.runner import SyncDriver
 from parked.running import Running, name_of
 from parked.timing import SystemClock
@@ -130,14 +130,8 @@ def dlq_summary(path: str | os.PathLike[str] | None = None) -> None:
 class _Article(Running):
     """The article's rules: its own kinds of failure, its own waits, no gate."""
 
-    def rules(self, *, alone: bool) -> Rules:
-        return Rules(
-            judge=self._judge,
-            has_check=False,
-            heed=lambda model, verdict: None,
-            strikes=lambda verdict: True,
-            decide=self._decide,
-        )
+    def rules_alone(self) -> Rules:
+        return Rules(self._judge, has_check=False, rule=self._rule)
 
     def _judge(self, payload: Any, reply: Reply) -> Judged:
         judged = self.judge(payload, reply)
@@ -147,12 +141,16 @@ class _Article(Running):
             return judged._replace(verdict=replaced(judged.verdict, kind=kind))
         return judged
 
-    def _decide(self, standing: Standing, verdict: Verdict) -> Retry | GiveUp:
+    def _rule(self, hold: Hold, verdict: Verdict) -> Ruling | None:
+        if verdict.ok:
+            return None
+        strikes = hold.row.strikes + 1
+        then: Retry | GiveUp = Retry(backoff_s(strikes, jitter=random.uniform(0, 1)))
         if verdict.kind is Kind.PERMANENT:
-            return GiveUp(Disposition.PERMANENT)
-        if standing.strikes >= self.policy.max_attempts:
-            return GiveUp(Disposition.EXHAUSTED)
-        return Retry(backoff_s(standing.strikes, jitter=random.uniform(0, 1)))
+            then = GiveUp(Disposition.PERMANENT)
+        elif strikes >= self.policy.max_attempts:
+            then = GiveUp(Disposition.EXHAUSTED)
+        return Ruling(then, strike=True)
 
 
 class _ArticleClock(SystemClock):

@@ -11,23 +11,31 @@ from typing import Any, Final, Protocol, assert_never
 
 from parked.calls import Call, call_threads
 from parked.check import copy_of, passed, refused
-from parked.course import NEVER_AN_OUTCOME, Ask, Hold, Inspect, Raised, Record, Reply, Returned, Sleep, Turn, course
+from parked.course import NEVER_AN_OUTCOME, Ask, Hold, Inspect, Raised, Record, Reply, Returned, Rules, Turn, course
 from parked.errors import LedgerUnavailable, OwnerLost
 from parked.judge import Judged
 from parked.ledger import Ledger
 from parked.ledger import operations as op
 from parked.ledger.writer import Ticket
+from parked.policy import GiveUp, LetGo
 from parked.running import CallModel, Running
 from parked.telemetry import JobTrace
 
+GATE_WAIT_S: Final = 0.5  # a longer wait for a turn than its backoff is worth telling of
 AWAY_S: Final = 1.0  # how soon to try again to start a job while the ledger is away
 
 
 class Turns(Protocol):
-    """Who may call, and when: the pool's workers."""
+    """Who may call, and when."""
 
-    async def take(self, model: str, *, has_one: bool) -> None: ...
-    def give_back(self) -> None: ...
+    async def turn(self, hold: Hold, wait_s: float) -> LetGo | GiveUp | None:
+        """Wait for a job's turn, `wait_s` at least. Returns what it is told instead, if it is not to call."""
+        ...
+
+    def leave(self, hold: Hold) -> None:
+        """A job is out of our hands."""
+        ...
+
     async def sleep(self, wait_s: float) -> None: ...
 
 
@@ -104,20 +112,19 @@ class _Delivery:
 class Driver:
     """Does what courses ask for, on the running loop."""
 
-    def __init__(self, on: Running, turns: Turns, channel: LoopChannel, *, alone: bool) -> None:
+    def __init__(self, on: Running, turns: Turns, channel: LoopChannel, rules: Rules, *, alone: bool) -> None:
         self.releases: list[Ticket] = []  # of courses that were ended early
         self._on, self._turns, self._channel, self._alone = on, turns, channel, alone
-        self._rules = on.rules(alone=alone)
+        self._rules = rules
         self._acall = _awaitable(on.call_model)
 
-    async def drive(self, hold: Hold, trace: JobTrace | None = None) -> None:
-        """Run one course to its end, beginning with a worker that was taken for it.
+    async def drive(self, hold: Hold, trace: JobTrace | None = None, *, has_turn: bool = False) -> None:
+        """Run one course to its end; with `has_turn` it needn't wait for its first.
 
         Whatever ends it early, the job is handed back without waiting.
         """
         trace = trace or self._on.trace(hold)
         steps = course(hold, self._rules, span=trace.ids)
-        holds_worker = True
         try:
             effect = next(steps)
             while True:
@@ -125,20 +132,13 @@ class Driver:
                     case Record(operation):
                         result = await self._record(operation, hold)
                         trace.recorded(operation, hold.judged.finish_reasons if hold.judged else ())
-                    case Turn(model):
-                        has_one, holds_worker = holds_worker, False
-                        await self._turns.take(model, has_one=has_one)
-                        result = None
-                        holds_worker = True
+                    case Turn(_, wait_s):
+                        result = None if has_turn else await self._turn(hold, wait_s, trace)
+                        has_turn = False
                     case Ask():
                         result = await self._ask(effect, hold, trace)
-                        self._turns.give_back()
-                        holds_worker = False
                     case Inspect(judged):
                         result = await self._inspect(judged)
-                    case Sleep(wait_s):
-                        await self._turns.sleep(wait_s)
-                        result = None
                     case _:
                         assert_never(effect)
                 try:
@@ -152,9 +152,16 @@ class Driver:
                 if release is not None:
                     self.releases.append(release)
             trace.end(hold.row)
-            if holds_worker:
-                with suppress(RuntimeError):
-                    self._turns.give_back()
+            with suppress(RuntimeError):
+                self._turns.leave(hold)
+
+    async def _turn(self, hold: Hold, wait_s: float, trace: JobTrace) -> LetGo | GiveUp | None:
+        begun = self._on.clock.monotonic()
+        told = await self._turns.turn(hold, wait_s)
+        waited_s = self._on.clock.monotonic() - begun - wait_s
+        if waited_s >= GATE_WAIT_S:
+            trace.waited(waited_s)
+        return told
 
     async def _record(self, operation: op.Operation, hold: Hold) -> Any:
         """Have an operation committed. A start waits for a ledger that is away; an outcome does so in the writer."""

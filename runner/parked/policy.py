@@ -21,6 +21,8 @@ class Policy:
 
     max_attempts: int = 4  # strikes after which a job is parked
     max_wait_s: float = 120.0  # a longer wait isn't slept: the job is parked, and a replay honours the wait
+    max_outage_s: float = 900.0  # how long an outage or a rate limit is waited for and explains failures; 0: never
+    stop_after_alike: int = 20  # different jobs in a row that failed alike, after which one is tried first; 0: never
     attempt_timeout_s: float = 600.0  # the deadline of one call
     drain_s: float = 20.0  # how long running calls are waited for when a run is stopped
 
@@ -32,13 +34,6 @@ class Policy:
                 raise SettingsError(f"{field.name} must be a number from {least}, got {value!r}")
 
 
-class Standing(NamedTuple):
-    """What has been held against a job in this run or replay, the failed attempt included."""
-
-    strikes: int = 0
-    refusals: int = 0  # rate limits; no strikes, since the job only had to wait
-
-
 class Retry(NamedTuple):
     wait_s: float
 
@@ -48,30 +43,35 @@ class GiveUp(NamedTuple):
     wait_s: float | None = None  # before this has passed a replay would be in vain
 
 
-def is_strike(verdict: Verdict, *, alone: bool) -> bool:
-    """Whether a failed attempt counts against its job. A rate limit does not, unless the job runs alone.
+class LetGo(NamedTuple):
+    """The job goes back to the ledger, to the end of the line, as pending or parked as it was."""
 
-    Among many, the gate makes the others wait too, and refusals have a bound of their own; a job that runs alone
-    would be asked for ever.
-    """
-    return alone or verdict.reason is not Reason.RATE_LIMITED
+    strikes: int | None = None  # how many are held against it then; None: as many as now
 
 
-def decide(standing: Standing, verdict: Verdict, *, policy: Policy, jitter: float, day_left_s: float) -> Retry | GiveUp:
-    """Decide what follows a failure. Pure.
+class Ruling(NamedTuple):
+    """What follows a failure, and whether the attempt counts against the job."""
 
-    `jitter` is a random number from 0 to 1; `day_left_s` is how long it takes until the daily quotas are reset.
+    then: Retry | GiveUp | LetGo
+    strike: bool
+
+
+def decide(strikes: int, verdict: Verdict, *, policy: Policy, jitter: float, day_left_s: float) -> Retry | GiveUp:
+    """Decide what follows a failure that counts against its job. Pure.
+
+    `strikes` counts the attempts held against it in this run or replay, the failed one included. `jitter` is a random
+    number from 0 to 1; `day_left_s` is how long it takes until the daily quotas are reset.
     """
     if verdict.kind is Kind.PERMANENT:
         return GiveUp(Disposition.PERMANENT)
     if verdict.reason is Reason.DAILY_QUOTA_EXHAUSTED:
         return GiveUp(Disposition.EXHAUSTED, wait_s=day_left_s)
     most = policy.max_attempts if verdict.kind is Kind.RETRYABLE else min(policy.max_attempts, UNKNOWN_ATTEMPTS)
-    if standing.strikes >= most or standing.refusals >= MAX_REFUSALS:
+    if strikes >= most:
         return GiveUp(Disposition.EXHAUSTED, wait_s=verdict.retry_after_s)
     wait_s = verdict.retry_after_s
     if wait_s is None:
-        wait_s = backoff_s(max(1, standing.strikes), jitter=jitter)
+        wait_s = backoff_s(strikes, jitter=jitter)
     if wait_s > policy.max_wait_s:
         return GiveUp(Disposition.EXHAUSTED, wait_s=wait_s)
     return Retry(wait_s)
@@ -79,4 +79,4 @@ def decide(standing: Standing, verdict: Verdict, *, policy: Policy, jitter: floa
 
 def backoff_s(strikes: int, *, jitter: float) -> float:
     """Return the wait after that many strikes, in seconds: doubled each time up to a bound, plus the jitter."""
-    return min(2.0**strikes, MAX_BACKOFF_S) + jitter
+    return min(2.0 ** min(strikes, 10), MAX_BACKOFF_S) + jitter

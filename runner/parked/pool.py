@@ -1,7 +1,6 @@
-"""Many jobs at once: who gets a worker, how far ahead jobs are taken on, and how a run is drained.
+"""Many jobs at once: how far ahead they are taken on, how each is run, and how a run is drained.
 
-On asyncio, also behind the sync runner: a job that waits for its backoff or at a closed gate holds no worker, and one
-place decides who goes next.
+On asyncio, also behind the sync runner. Who goes next is the line's business (`line.py`, `turns.py`).
 """
 
 from __future__ import annotations
@@ -15,18 +14,26 @@ from typing import Any, Final, NamedTuple, Protocol
 from parked.course import Hold
 from parked.driver import Driver, LoopChannel
 from parked.errors import LedgerUnavailable, OwnerLost, ParkedError, SettingsError
-from parked.gate import Gates
+from parked.gates import Gates
 from parked.job import ANSWERED, Job, State
 from parked.ledger import Ledger
 from parked.ledger import operations as op
+from parked.line import Line
+from parked.lone import NamedDelays
+from parked.pace import Pace
 from parked.policy import Policy
 from parked.running import Running, Stopped
+from parked.sharing import Sharing
 from parked.telemetry import JobTrace
 from parked.timing import Clock
+from parked.turns import Alone, Dispatcher
 
 CHUNK: Final = 256  # jobs accepted in one commit
-AHEAD: Final = 32  # jobs in hand beyond those that have a worker, at most
-STALLED_WAIT_S: Final = 0.2  # how soon to look again whether the ledger can be written
+AHEAD: Final = 32  # jobs in hand beyond those that have a worker, while all is well
+# While a gate is closed more are taken in hand: whoever probes is taken from the far end, and a hundred bad jobs at the
+# head of a file would else be all that is known of it. Bounded in memory, too.
+MOST: Final = 1000
+MOST_BYTES: Final = 64_000_000
 
 
 class Premises(Protocol):
@@ -36,6 +43,7 @@ class Premises(Protocol):
     policy: Policy
     clock: Clock
     gates: Gates
+    delays: NamedDelays
 
 
 class Handful(NamedTuple):
@@ -45,86 +53,24 @@ class Handful(NamedTuple):
     holds: list[Hold]
 
 
-class Workers:
-    """The right to call, for so many at a time, in the order of asking."""
-
-    def __init__(self, premises: Premises, concurrency: int, *, rate: float | None) -> None:
-        self._premises = premises
-        self._free = asyncio.Semaphore(concurrency)
-        self._between_s = 1 / rate if rate else 0.0
-        self._next_at = 0.0  # monotonic; when the next call may start at that rate
-        self.stopping = False
-
-    async def take(self, model: str, *, has_one: bool) -> None:
-        """Wait for a worker, at a moment when the model's gate is open and the ledger takes what a call brings.
-
-        `has_one` says that the asker holds a worker already; it is given back while there is something to wait for.
-        """
-        clock = self._premises.clock
-        if self._between_s:
-            now = clock.monotonic()
-            at = max(now, self._next_at)
-            self._next_at = at + self._between_s
-            if at > now:
-                if has_one:
-                    self.give_back()
-                    has_one = False
-                await self.sleep(at - now)
-        while True:
-            if not has_one:
-                await self.take_any()
-            wait_s = self._wait_s(self._premises.gates.wait_s(model, clock.monotonic()))
-            if wait_s == 0:
-                return
-            self.give_back()
-            has_one = False
-            await self.sleep(wait_s)
-
-    async def take_any(self) -> None:
-        """Wait for a worker, whatever it will call."""
-        await self._free.acquire()
-        if self.stopping:
-            self.give_back()
-            raise Stopped
-
-    async def take_several(self, most: int) -> int:
-        """Wait for one worker, at a moment when some model may be called, and take what else is free.
-
-        Returns how many.
-        """
-        while True:
-            await self.take_any()
-            wait_s = self._wait_s(self._premises.gates.wait_for_any_s(self._premises.clock.monotonic()))
-            if wait_s == 0:
-                break
-            self.give_back()
-            await self.sleep(wait_s)
-        taken = 1
-        while taken < most and not self._free.locked():
-            await self._free.acquire()
-            taken += 1
-        return taken
-
-    def give_back(self, workers: int = 1) -> None:
-        for _ in range(workers):
-            self._free.release()
-
-    async def sleep(self, wait_s: float) -> None:
-        if not self.stopping:
-            await self._premises.clock.asleep(wait_s)
-        if self.stopping:
-            raise Stopped
-
-    def _wait_s(self, gate_s: float) -> float:
-        """A gate's wait, or longer: while an outcome waits for the ledger, no call may start."""
-        return max(gate_s, STALLED_WAIT_S) if self._premises.ledger.stalled else gate_s
-
-
 class Pool:
     """Runs the jobs of its sources. Make it on the loop that runs it; use it once."""
 
-    def __init__(self, premises: Premises, *, concurrency: int, rate: float | None = None, alone: bool = False) -> None:
-        """`rate` bounds how many calls start, in calls a second.
+    def __init__(
+        self,
+        premises: Premises,
+        *,
+        concurrency: int,
+        rate: float | None = None,
+        alone: bool = False,
+        keeps: bool = False,
+        resumes: bool = False,
+        pipelines: tuple[str, ...] | None = None,
+    ) -> None:
+        """`rate` bounds how many calls start, in calls a second. `alone` is for one job that has no line.
+
+        `pipelines` are those whose pauses matter here; None: all. With `keeps` jobs stay in hand at a pause, and with
+        `resumes` one of them tries now and then.
 
         Raises:
             SettingsError: a concurrency under 1.
@@ -132,16 +78,23 @@ class Pool:
         if concurrency < 1:
             raise SettingsError(f"concurrency must be a whole number from 1, got {concurrency!r}")
         self.premises = premises
-        self.workers = Workers(premises, concurrency, rate=rate)
         self._channel = LoopChannel(premises.ledger)
+        self.line = Line(premises.gates, premises.policy, concurrency, keeps=keeps, resumes=resumes)
+        if rate is not None:
+            premises.gates.all.pace = Pace(ceiling_per_s=rate)
+        self._changed = asyncio.Event()
+        self._alone = Alone(premises, premises.delays) if alone else None
+        self.turns = Dispatcher(premises, self.line, self._channel, self._changed)
+        self._sharing = Sharing(premises, self.line, self._channel, pipelines, lambda: self._served)
+        self.turns.heard.append(self._sharing.heard)
         self._drivers: dict[Running, Driver] = {}
-        self._alone = alone
+        self._served: set[str] = set()  # pipelines
         # Enough in hand to keep every worker busy while the next chunk is read and committed; no more, so that memory
         # doesn't grow with the number of jobs.
         self._enough = concurrency + AHEAD
+        self._body_bytes = 0
         self._courses: dict[asyncio.Task[None], Hold] = {}
         self._ended: asyncio.Queue[Hold | None] = asyncio.Queue()
-        self._changed = asyncio.Event()
         self._feeder: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._error: BaseException | None = None
@@ -176,7 +129,20 @@ class Pool:
 
     async def until_room(self) -> None:
         """Wait until more jobs may be taken in hand."""
-        await self._until_open(self._enough)
+        while not self._has_room():
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _has_room(self) -> bool:
+        return (
+            self._ended.qsize() <= self._enough
+            and self._body_bytes <= MOST_BYTES
+            and self.line.wants(ahead=self._enough, most=MOST)
+        )
+
+    async def until_changed(self, wait_s: float) -> None:
+        """Wait until something has changed, or so long."""
+        await self.turns.until_changed(wait_s)
 
     def in_hand(self) -> Counter[str]:
         """How many jobs of each pipeline are under way."""
@@ -190,6 +156,7 @@ class Pool:
         Raises:
             Whatever a source raises, and `LedgerUnavailable`; the other jobs are drained first.
         """
+        await self._sharing.begin(self.turns.wake)
         self._feeder = asyncio.create_task(self._feed(sources))
         self._ending = asyncio.create_task(self._end())
         while (hold := await self._ended.get()) is not None:
@@ -200,9 +167,9 @@ class Pool:
             raise self._error
 
     async def run_one(self, on: Running, job: Job) -> Hold:
-        """Take one job on and run it. It is accepted and started in one operation, if its gate is open."""
+        """Take one job on and run it. It is accepted and started in one operation, if no delay holds it back."""
         trace = on.spans.job(on.name(job))
-        open_now = on.gates.wait_s(job.model, on.clock.monotonic()) == 0
+        open_now = on.delays.wait_s(job.model, on.clock.monotonic()) == 0
         try:
             accepted = await self._channel.record(on.accept(job, start=open_now, span=trace.ids))
         except OwnerLost:  # the job is on, but not started
@@ -211,12 +178,10 @@ class Pool:
         if hold.attempt is None and hold.row.state is not State.PENDING:
             trace.end(hold.row)
             return hold
-        if hold.attempt is not None:
-            if self.workers.stopping:
-                self.hand_back(hold)
-                trace.end(hold.row)
-                return hold
-            await self.workers.take_any()
+        if hold.attempt is not None and self.stopped:
+            self.hand_back(hold)
+            trace.end(hold.row)
+            return hold
         task = self._open(on, hold, trace)
         try:
             await asyncio.shield(task)
@@ -233,11 +198,16 @@ class Pool:
 
     def stop(self) -> None:
         """Drain: no new attempt starts, running calls get `drain_s`, then their jobs are released."""
-        if self.workers.stopping:
+        if self.stopped:
             return
         self.stopped = True
         self._halt()
         asyncio.get_running_loop().call_later(self.premises.policy.drain_s, self._cut_off)
+
+    def give_up_waiting(self) -> None:
+        """Hand back what stays in hand at a pause; it isn't looked into again."""
+        self.line.give_up_waiting()
+        self.turns.wake()
 
     def unwritten(self) -> list[str]:
         """The job ids whose outcomes would go with this process if it ended now: the ledger hasn't taken them yet."""
@@ -248,16 +218,20 @@ class Pool:
         """End at once what still runs; its jobs are released without waiting for the ledger."""
         self._halt()
         self._cut_off()
+        self.turns.close()
+        self._sharing.end()
         if self._ending is not None:
             self._ending.cancel()
         waiting = (*self._courses, self._feeder, self._ending)
         await asyncio.gather(*[task for task in waiting if task is not None], return_exceptions=True)
 
     async def _accept(self, on: Running, jobs: list[Job]) -> list[Hold]:
-        futures = self._channel.send_many(on.accept(job) for job in jobs)
+        accepts = [on.accept(job) for job in jobs]
+        answers = await asyncio.gather(*self._channel.send_many(accepts))
         holds = []
-        for job, accepted in zip(jobs, await asyncio.gather(*futures), strict=True):
+        for job, accept, accepted in zip(jobs, accepts, answers, strict=True):
             hold = on.hold(accepted.row, job.payload)
+            hold.body_bytes = len(accept.payload.data)
             hold.finished = accepted.row.state is not State.PENDING
             holds.append(hold)
         self._read_answers(holds)
@@ -276,7 +250,12 @@ class Pool:
             for source in sources:
                 async for on, holds in source:
                     await self._take_in_hand(on, holds)
-                await self._until_open(0)
+                # The next source may claim what is pending in the ledger: what is in hand here must have been started.
+                while self.line.has_uncalled:
+                    self._changed.clear()
+                    await self._changed.wait()
+            self.line.more = False
+            self.turns.wake()
         except Stopped:
             return
         except Exception as exc:  # noqa: BLE001 - raised by `run`, once the others are drained
@@ -287,8 +266,8 @@ class Pool:
         holds.reverse()
         try:
             while holds:
-                if holds[-1].attempt is None:  # else it has a worker, which others wait for
-                    await self._until_open(self._enough)
+                if holds[-1].attempt is None:  # else it has its turn
+                    await self.until_room()
                 hold = holds.pop()
                 if hold.finished:
                     self._ended.put_nowait(hold)
@@ -307,21 +286,32 @@ class Pool:
             for release in driver.releases:
                 with suppress(ParkedError):
                     await asyncio.to_thread(release.wait)
+        self.turns.close()
+        self._sharing.end()
         self._ended.put_nowait(None)
 
     def _open(self, on: Running, hold: Hold, trace: JobTrace | None = None) -> asyncio.Task[None]:
         if on not in self._drivers:
-            self._drivers[on] = Driver(on, self.workers, self._channel, alone=self._alone)
+            self._drivers[on] = self._driver(on)
+        if self._alone is None:
+            self._served.add(hold.row.pipeline)
+            self.turns.enter(hold)
         task = asyncio.create_task(self._course(self._drivers[on], hold, trace))
         self._courses[task] = hold
+        self._body_bytes += hold.body_bytes
         task.add_done_callback(self._over)
         return task
 
     async def _course(self, driver: Driver, hold: Hold, trace: JobTrace | None) -> None:
         try:
-            if hold.attempt is None:  # before anything else is made for it: many wait here, and few run
-                await self.workers.take_any()
-            await driver.drive(hold, trace)
+            has_turn = False
+            if hold.attempt is None and self._alone is None:  # before a trace is made for it: many wait, and few run
+                told = await self.turns.turn(hold, 0.0)
+                if told is not None:
+                    hold.finished = True  # it stays what it is in the ledger
+                    return
+                has_turn = True
+            await driver.drive(hold, trace, has_turn=has_turn)
         except (Stopped, asyncio.CancelledError):
             hold.let_go()
         except LedgerUnavailable as exc:
@@ -331,10 +321,18 @@ class Pool:
         except BaseException as exc:  # noqa: BLE001 - also SystemExit, which would end the loop under the others
             self._fail(exc)
 
+    def _driver(self, on: Running) -> Driver:
+        if self._alone is not None:
+            return Driver(on, self._alone, self._channel, on.rules_alone(), alone=True)
+        return Driver(on, self.turns, self._channel, on.rules_in(self.line), alone=False)
+
     def _over(self, task: asyncio.Task[None]) -> None:
         hold = self._courses.pop(task)
         if task.cancelled():  # before its first step, so that its driver has seen nothing of it
             self.hand_back(hold)
+        self._body_bytes -= hold.body_bytes
+        if self._alone is None:
+            self.turns.leave(hold)
         self._ended.put_nowait(hold)
         self._changed.set()
 
@@ -344,7 +342,9 @@ class Pool:
             self.stop()
 
     def _halt(self) -> None:
-        self.workers.stopping = True
+        self.turns.stop()
+        if self._alone is not None:
+            self._alone.stopping = True
         if self._feeder is not None:
             self._feeder.cancel()
         for task, hold in self._courses.items():

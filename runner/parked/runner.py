@@ -9,7 +9,7 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, assert_never
 
 from parked.calls import Call, call_threads
-from parked.course import NEVER_AN_OUTCOME, Ask, Effect, Hold, Inspect, Raised, Record, Reply, Sleep, Turn, course
+from parked.course import NEVER_AN_OUTCOME, Ask, Effect, Hold, Inspect, Raised, Record, Reply, Turn, course
 from parked.errors import OwnerLost, ParkedError, SettingsError
 from parked.job import Job, Outcome, State
 from parked.ledger import operations as op
@@ -29,7 +29,7 @@ class SyncDriver:
     def __init__(self, on: Running) -> None:
         self.stopping = threading.Event()
         self._on = on
-        self._rules = on.rules(alone=True)
+        self._rules = on.rules_alone()
         self._calls: set[Call] = set()
 
     def stop(self) -> None:
@@ -61,21 +61,21 @@ class SyncDriver:
                     result = self._on.ledger.record(self._on.renewed(hold, operation))
                 trace.recorded(operation, hold.judged.finish_reasons if hold.judged else ())
                 return result
-            case Turn(model):
-                return self._turn(model)
+            case Turn(model, wait_s):
+                return self._turn(model, wait_s)
             case Ask():
                 return self._ask(effect, hold, trace)
             case Inspect(judged):
                 return self._on.inspect(judged)
-            case Sleep(wait_s):
-                return self._sleep(wait_s)
             case _:
                 assert_never(effect)
 
-    def _turn(self, model: str) -> None:
+    def _turn(self, model: str, wait_s: float) -> None:
         on = self._on
+        if wait_s:
+            self._sleep(wait_s)
         while True:
-            wait_s = on.gates.wait_s(model, on.clock.monotonic())
+            wait_s = on.delays.wait_s(model, on.clock.monotonic())
             if on.ledger.stalled:
                 wait_s = max(wait_s, STALLED_WAIT_S)
             if wait_s == 0 and not self.stopping.is_set():
@@ -141,7 +141,7 @@ class Runner(BaseRunner):
         taken: Ticket | None = None
         hold: Hold | None = None
         try:
-            open_now = on.gates.wait_s(job.model, on.clock.monotonic()) == 0
+            open_now = on.delays.wait_s(job.model, on.clock.monotonic()) == 0
             taken = Ticket(on.accept(job, start=open_now, span=trace.ids))
             on.ledger.hand_in((taken,))
             try:

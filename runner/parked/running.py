@@ -14,16 +14,19 @@ from parked.check import Check, CheckerName, checked
 from parked.course import Hold, Raised, Reply, Returned, Rules
 from parked.delay import next_pacific_midnight
 from parked.errors import InvalidJob, LedgerUnavailable, SettingsError
-from parked.gate import Gates
+from parked.gates import Gates
 from parked.job import ANSWERED, Job, Outcome, State, check_keys, check_name
 from parked.judge import Judged, judge_answer, judge_exception, text_of
 from parked.ledger import Ledger
 from parked.ledger import operations as op
 from parked.ledger.codec import decode, encode, encode_answer, identity
 from parked.ledger.operations import NO_SPAN, JobRow, SpanIds
-from parked.policy import Policy, decide, is_strike
+from parked.line import Line
+from parked.lone import NamedDelays
+from parked.policy import Policy, Ruling, decide
 from parked.telemetry import Destination, JobName, JobTrace, Spans
 from parked.timing import Clock, SystemClock
+from parked.verdict import Verdict
 
 _log = logging.getLogger("parked.runner")
 
@@ -54,6 +57,7 @@ class Running:
     clock: Clock = field(default_factory=SystemClock)
     spans: Spans = field(default_factory=Spans)
     gates: Gates = field(default_factory=Gates)
+    delays: NamedDelays = field(default_factory=NamedDelays)  # of jobs that run alone
 
     def __post_init__(self) -> None:
         if not isinstance(self.ledger, Ledger):
@@ -108,22 +112,34 @@ class Running:
 
     # --- deciding ---
 
-    def rules(self, *, alone: bool) -> Rules:
-        return Rules(
-            judge=self.judge,
-            has_check=self.check is not None,
-            heed=lambda model, verdict: self.gates.heed(
-                model, verdict, longest_s=self.policy.max_wait_s, now=self.clock.monotonic()
-            ),
-            strikes=lambda verdict: is_strike(verdict, alone=alone),
-            decide=lambda standing, verdict: decide(
-                standing,
-                verdict,
-                policy=self.policy,
-                jitter=random.random(),
-                day_left_s=next_pacific_midnight(self.clock.time()) - self.clock.time(),
-            ),
-        )
+    def rules_alone(self) -> Rules:
+        """The rules of a job that runs alone: every failure counts against it, since nothing shows whose it is."""
+
+        def rule(hold: Hold, verdict: Verdict) -> Ruling | None:
+            if verdict.ok:
+                return None
+            self.delays.heed(hold.model, verdict, longest_s=self.policy.max_wait_s, now=self.clock.monotonic())
+            then = decide(
+                hold.row.strikes + 1, verdict, policy=self.policy, jitter=random.random(), day_left_s=self.day_left_s()
+            )
+            return Ruling(then, strike=True)
+
+        return Rules(self.judge, self.check is not None, rule)
+
+    def rules_in(self, line: Line) -> Rules:
+        """The rules of a job that runs among others."""
+
+        def rule(hold: Hold, verdict: Verdict) -> Ruling | None:
+            day_left_s = 0.0 if verdict.ok else self.day_left_s()
+            now, jitter = self.clock.monotonic(), random.random()
+            return line.ended(hold.row.id, verdict, now, jitter=jitter, day_left_s=day_left_s)
+
+        return Rules(self.judge, self.check is not None, rule)
+
+    def day_left_s(self) -> float:
+        """How long until the daily quotas are reset, in seconds."""
+        now = self.clock.time()
+        return next_pacific_midnight(now) - now
 
     def judge(self, payload: Any, reply: Reply) -> Judged:
         match reply.outcome:

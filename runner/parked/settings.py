@@ -163,8 +163,7 @@ class Settings:
     max_outage_s: float = _setting(
         "900",
         values.seconds(zero=True),
-        "How long failures may be explained by an outage of the service instead of counting against jobs; 0: never. Not"
-        " acted on yet: in this version each failure counts.",
+        "How long failures may be explained by an outage of the service instead of counting against jobs; 0: never.",
         why="a short outage costs no job an attempt, and a long one isn't waited for all night",
     )
     attempt_timeout_s: float = _setting(
@@ -176,7 +175,7 @@ class Settings:
     stop_after_alike: int = _setting(
         "20",
         values.whole_number(at_least=0),
-        "Stop to look once so many different jobs in a row have failed alike; 0: never. Not acted on yet.",
+        "Stop to look once so many different jobs in a row have failed alike; 0: never.",
         why="twenty alike are a cause and no chance, and a bad configuration costs no more than twenty calls",
     )
     drain_s: float = _setting(

@@ -69,6 +69,17 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
+class Paused:
+    """Nothing of a pipeline's model is started, until one of its jobs is answered again."""
+
+    pipeline: str
+    model: str  # empty: all
+    reason: str
+    since: float
+    until: float | None  # when its cause ends by itself; None: nobody knows
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     ledger: str  # the full name of the ledger that was read
     made_at: float
@@ -79,6 +90,7 @@ class Summary:
     causes: tuple[ParkedCause, ...]
     oldest: Oldest | None
     waiting: tuple[Waiting, ...]
+    pauses: tuple[Paused, ...]
 
 
 def summarise(reader: Reader, *, where: str, since: float | None = None, now: float | None = None) -> Summary:
@@ -113,6 +125,7 @@ def summarise(reader: Reader, *, where: str, since: float | None = None, now: fl
         ),
         oldest=_oldest(reader),
         waiting=_waiting(reader),
+        pauses=tuple(Paused(row.pipeline, row.model, row.reason, row.since, row.until) for row in reader.pauses()),
     )
 
 
@@ -139,6 +152,12 @@ def render(summary: Summary) -> str:
     for group in summary.waiting:
         since = "" if group.since is None else f", the oldest since {minute_text(group.since)}"
         lines.append(f"{group.state}: {group.jobs} of {group.pipeline}{since}")
+    for pause in summary.pauses:
+        until = "" if pause.until is None else f" until {minute_text(pause.until)}"
+        lines.append(
+            f"paused: {pause.pipeline}, {pause.model or 'all models'}, since {minute_text(pause.since)}{until}:"
+            f" {pause.reason}, {explain(pause.reason).remedy}"
+        )
     return "\n".join(map(printable, lines))
 
 
@@ -194,6 +213,16 @@ def as_json(summary: Summary) -> dict[str, Any]:
         "waiting": [
             {"pipeline": group.pipeline, "state": group.state, "jobs": group.jobs, "since": iso_text(group.since)}
             for group in summary.waiting
+        ],
+        "pauses": [
+            {
+                "pipeline": pause.pipeline,
+                "model": pause.model or None,
+                "reason": pause.reason,
+                "since": iso_text(pause.since),
+                "until": iso_text(pause.until),
+            }
+            for pause in summary.pauses
         ],
     }
 

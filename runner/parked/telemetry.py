@@ -27,6 +27,8 @@ from parked.version import __version__
 JOB_SPAN: Final = "parked.job"
 OPERATION: Final = "generate_content"
 
+GATE_WAIT: Final = "parked.gate.wait"  # an event on the job's span
+
 JOB_ID: Final = "parked.job.id"
 PIPELINE: Final = "parked.pipeline"
 BATCH: Final = "parked.batch"
@@ -44,6 +46,7 @@ QUOTA_ID: Final = "parked.failure.quota_id"
 ERROR_CLASS: Final = "parked.error_class"
 RETRY_DELAY_S: Final = "parked.retry.delay_s"
 ANSWER_TRUNCATED: Final = "parked.answer.truncated"  # true, or not there
+GATE_WAIT_S: Final = "parked.gate.wait_s"
 REPLAY_ID: Final = "parked.replay.id"
 
 ERROR_TYPE: Final = "error.type"
@@ -176,6 +179,11 @@ class JobTrace:
                 **self._spans.destination.attributes(),
             },
         )
+
+    @_harmless
+    def waited(self, wait_s: float) -> None:
+        """The job has waited for its turn, for longer than its backoff."""
+        self._job.add_event(GATE_WAIT, {GATE_WAIT_S: round(wait_s, 3)})
 
     @_harmless
     def recorded(self, operation: op.Operation, finish_reasons: tuple[str, ...]) -> None:

@@ -41,6 +41,8 @@ CONTRACT = {
     "parked_tokens_total": ("counter", "pipeline model direction kind"),
     "parked_last_accepted_timestamp_seconds": ("gauge", "pipeline"),
     "parked_last_success_timestamp_seconds": ("gauge", "pipeline"),
+    "parked_pipeline_paused": ("gauge", "pipeline model reason"),
+    "parked_gate_closed": ("gauge", "model reason"),
     "parked_owners": ("gauge", "state"),
     "parked_task_last_success_timestamp_seconds": ("gauge", "task"),
     "parked_ledger_up": ("gauge", ""),

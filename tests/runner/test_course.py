@@ -2,12 +2,12 @@
 
 import pytest
 
-from parked.course import Ask, Hold, Raised, Record, Reply, Returned, Rules, Sleep, Turn, course
+from parked.course import Ask, Hold, Raised, Record, Reply, Returned, Rules, Turn, course
 from parked.job import State
 from parked.judge import judge_answer, judge_exception
 from parked.ledger import operations as op
 from parked.ledger.codec import decode
-from parked.policy import GiveUp, Policy, decide
+from parked.policy import GiveUp, LetGo, Policy, Ruling, decide
 from parked.verdict import Disposition, Reason
 
 ME, ANOTHER = 7, 8
@@ -17,19 +17,21 @@ PENDING = op.JobRow(
 )  # fmt: skip
 
 
+def judge(payload, reply):
+    if isinstance(reply.outcome, Raised):
+        return judge_exception(reply.outcome.error)
+    return judge_answer(reply.outcome.value)
+
+
+def rule(hold, verdict):
+    if verdict.ok:
+        return None
+    then = decide(hold.row.strikes + 1, verdict, policy=Policy(), jitter=0.0, day_left_s=0.0)
+    return Ruling(then, strike=True)
+
+
 def rules(**changed):
-    given = {
-        "judge": lambda payload, reply: (
-            judge_exception(reply.outcome.error)
-            if isinstance(reply.outcome, Raised)
-            else judge_answer(reply.outcome.value)
-        ),
-        "has_check": False,
-        "heed": lambda model, verdict: None,
-        "strikes": lambda verdict: True,
-        "decide": lambda standing, verdict: decide(standing, verdict, policy=Policy(), jitter=0.0, day_left_s=0.0),
-    }
-    return Rules(**{**given, **changed})
+    return Rules(judge, has_check=False, rule=rule)._replace(**changed)
 
 
 def running(**changed) -> op.JobRow:
@@ -86,8 +88,7 @@ def test_a_failure_is_recorded_before_its_backoff_and_started_anew_after_it(hold
 
     assert isinstance(retried, op.Retried)
     assert (retried.strike, retried.wait_s, retried.closing.reason) == (True, 2.0, Reason.NETWORK)
-    assert steps.send(running(strikes=1)) == Sleep(2.0)
-    assert steps.send(None) == Turn("m")
+    assert steps.send(running(strikes=1)) == Turn("m", 2.0)
     assert steps.send(None) == Record(op.Start(1, ME, previous=1))
 
 
@@ -120,19 +121,39 @@ def test_an_owner_that_lost_the_job_meanwhile_makes_no_further_attempt(hold):
     assert ended.row.state is State.PARKED
 
 
-def test_refusals_are_counted_apart_from_strikes(hold):
-    seen = []
-
-    def remember(standing, verdict):
-        seen.append((standing.strikes, standing.refusals))
-        return GiveUp(Disposition.EXHAUSTED)
-
+def test_a_job_that_is_let_go_after_a_failure_is_handed_back_with_what_it_failed_with(hold):
     hold.attempt, hold.row = 1, running(strikes=2)
-    steps = course(hold, rules(strikes=lambda verdict: False, decide=remember))
+    steps = course(hold, rules(rule=lambda hold, verdict: Ruling(LetGo(strikes=1), strike=False)))
+    next(steps)
+
+    release = steps.send(Reply(Raised(ConnectionResetError()), 0.1)).operation
+
+    assert isinstance(release, op.Release)
+    assert (release.to_the_back, release.strikes, release.closing.reason) == (True, 1, Reason.NETWORK)
+    assert finished(steps, PENDING).row.state is State.PENDING
+
+
+@pytest.mark.parametrize(
+    ("told", "kind"), [(LetGo(), op.Release), (GiveUp(Disposition.EXHAUSTED), op.Park)], ids=["let go", "given up"]
+)
+def test_a_job_that_waits_for_its_next_attempt_can_be_told_to_leave(hold, told, kind):
+    hold.attempt, hold.row = 1, running()
+    steps = course(hold, rules())
     next(steps)
     steps.send(Reply(Raised(ConnectionResetError()), 0.1))
+    steps.send(running(strikes=1))
 
-    assert seen == [(2, 1)]
+    ending = steps.send(told).operation
+
+    assert isinstance(ending, kind)
+    assert finished(steps, PENDING).finished
+
+
+def test_a_job_that_was_never_started_is_left_as_it_is(hold):
+    steps = course(hold, rules())
+    next(steps)
+
+    assert finished(steps, LetGo()).row == PENDING
 
 
 def test_a_hold_knows_what_to_hand_back_wherever_its_course_is_ended(hold):

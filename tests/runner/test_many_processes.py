@@ -49,7 +49,7 @@ def test_four_replays_and_four_runs_share_a_ledger_and_each_job_is_called_once(u
     broken = [f"broken {n}" for n in range(300)]
     ourcalls = __import__("ourcalls")
     with open_ledger(url) as ledger:
-        runner = parked.Runner(ledger, ourcalls.call, policy=parked.Policy(max_attempts=1))
+        runner = parked.Runner(ledger, ourcalls.call, policy=parked.Policy(max_attempts=1, stop_after_alike=0))
         jobs = [parked.Job(payload, model="m", payload=payload) for payload in broken]
         assert {outcome.state for outcome in runner.run_many(jobs)} == {State.PARKED}
     (tmp_path / "mended").touch()

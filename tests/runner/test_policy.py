@@ -3,7 +3,7 @@
 import pytest
 
 from parked.errors import SettingsError
-from parked.policy import MAX_REFUSALS, GiveUp, Policy, Retry, Standing, backoff_s, decide, is_strike
+from parked.policy import GiveUp, Policy, Retry, backoff_s, decide
 from parked.verdict import MEANINGS, Disposition, Kind, Reason, Verdict
 
 DAY_LEFT_S = 5000.0
@@ -14,8 +14,8 @@ def failure(reason: Reason, *, retry_after_s: float | None = None) -> Verdict:
     return Verdict(False, "test", meaning.kind, reason, meaning.scope, retry_after_s)
 
 
-def decided(standing: Standing, verdict: Verdict, *, policy: Policy | None = None) -> Retry | GiveUp:
-    return decide(standing, verdict, policy=policy or Policy(), jitter=0.5, day_left_s=DAY_LEFT_S)
+def decided(strikes: int, verdict: Verdict, *, policy: Policy | None = None) -> Retry | GiveUp:
+    return decide(strikes, verdict, policy=policy or Policy(), jitter=0.5, day_left_s=DAY_LEFT_S)
 
 
 PERMANENT = [reason for reason in Reason if MEANINGS[reason].kind is Kind.PERMANENT]
@@ -23,13 +23,13 @@ PERMANENT = [reason for reason in Reason if MEANINGS[reason].kind is Kind.PERMAN
 
 @pytest.mark.parametrize("reason", PERMANENT)
 def test_a_permanent_failure_is_parked_at_once(reason):
-    assert decided(Standing(strikes=1), failure(reason)) == GiveUp(Disposition.PERMANENT)
+    assert decided(1, failure(reason)) == GiveUp(Disposition.PERMANENT)
 
 
 def test_a_retryable_failure_is_tried_until_its_strikes_are_used_up():
     verdict = failure(Reason.OVERLOADED)
 
-    decisions = [decided(Standing(strikes=n), verdict) for n in (1, 2, 3, 4)]
+    decisions = [decided(n, verdict) for n in (1, 2, 3, 4)]
 
     assert decisions == [Retry(2.5), Retry(4.5), Retry(8.5), GiveUp(Disposition.EXHAUSTED)]
 
@@ -37,49 +37,34 @@ def test_a_retryable_failure_is_tried_until_its_strikes_are_used_up():
 def test_an_unknown_failure_is_tried_twice_at_most():
     verdict = failure(Reason.UNCLASSIFIED)
 
-    assert decided(Standing(strikes=1), verdict) == Retry(2.5)
-    assert decided(Standing(strikes=2), verdict) == GiveUp(Disposition.EXHAUSTED)
+    assert decided(1, verdict) == Retry(2.5)
+    assert decided(2, verdict) == GiveUp(Disposition.EXHAUSTED)
 
 
 def test_one_attempt_is_one_attempt_for_unknown_failures_too():
     verdict = failure(Reason.UNCLASSIFIED)
 
-    assert decided(Standing(strikes=1), verdict, policy=Policy(max_attempts=1)) == GiveUp(Disposition.EXHAUSTED)
+    assert decided(1, verdict, policy=Policy(max_attempts=1)) == GiveUp(Disposition.EXHAUSTED)
 
 
 def test_what_the_server_asks_for_wins_over_the_backoff():
-    assert decided(Standing(strikes=1), failure(Reason.OVERLOADED, retry_after_s=34.0)) == Retry(34.0)
+    assert decided(1, failure(Reason.OVERLOADED, retry_after_s=34.0)) == Retry(34.0)
 
 
 def test_zero_is_a_wait_the_server_asks_for():
-    assert decided(Standing(strikes=3), failure(Reason.OVERLOADED, retry_after_s=0.0)) == Retry(0.0)
+    assert decided(3, failure(Reason.OVERLOADED, retry_after_s=0.0)) == Retry(0.0)
 
 
 def test_a_wait_that_is_too_long_to_sleep_parks_the_job_until_it_has_passed():
     verdict = failure(Reason.OVERLOADED, retry_after_s=121.0)
 
-    assert decided(Standing(strikes=1), verdict) == GiveUp(Disposition.EXHAUSTED, wait_s=121.0)
+    assert decided(1, verdict) == GiveUp(Disposition.EXHAUSTED, wait_s=121.0)
 
 
 def test_the_daily_quota_parks_a_job_until_the_reset():
     verdict = failure(Reason.DAILY_QUOTA_EXHAUSTED)
 
-    assert decided(Standing(strikes=1), verdict) == GiveUp(Disposition.EXHAUSTED, wait_s=DAY_LEFT_S)
-
-
-def test_a_rate_limit_is_no_strike_among_many_and_one_alone():
-    verdict = failure(Reason.RATE_LIMITED)
-
-    assert not is_strike(verdict, alone=False)
-    assert is_strike(verdict, alone=True)
-    assert is_strike(failure(Reason.OVERLOADED), alone=False)
-
-
-def test_a_job_that_is_refused_again_and_again_is_too_large_for_its_quota():
-    verdict = failure(Reason.RATE_LIMITED, retry_after_s=1.0)
-
-    assert decided(Standing(refusals=MAX_REFUSALS - 1), verdict) == Retry(1.0)
-    assert decided(Standing(refusals=MAX_REFUSALS), verdict) == GiveUp(Disposition.EXHAUSTED, wait_s=1.0)
+    assert decided(1, verdict) == GiveUp(Disposition.EXHAUSTED, wait_s=DAY_LEFT_S)
 
 
 @pytest.mark.parametrize(("strikes", "wait_s"), [(1, 2.0), (2, 4.0), (4, 16.0), (5, 30.0), (60, 30.0)])
@@ -89,7 +74,15 @@ def test_the_backoff_doubles_up_to_half_a_minute(strikes, wait_s):
 
 
 @pytest.mark.parametrize(
-    "numbers", [{"max_attempts": 0}, {"max_wait_s": -1}, {"attempt_timeout_s": float("nan")}, {"drain_s": -0.1}]
+    "numbers",
+    [
+        {"max_attempts": 0},
+        {"max_wait_s": -1},
+        {"max_outage_s": -1},
+        {"stop_after_alike": -1},
+        {"attempt_timeout_s": float("nan")},
+        {"drain_s": -0.1},
+    ],
 )
 def test_a_policy_refuses_numbers_that_make_no_sense(numbers):
     with pytest.raises(SettingsError, match=next(iter(numbers))):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Collection
+from typing import Final
+
+MOST_PER_MINUTE: Final = 1e6
 
 
 def did_you_mean(name: str, names: Collection[str]) -> str:
@@ -24,6 +27,21 @@ def one_of(what: str, names: Collection[str]) -> Callable[[str], str]:
         raise argparse.ArgumentTypeError(f"{text!r} is no {what}{near}")
 
     return read
+
+
+def per_minute(text: str) -> float:
+    """Read a rate in calls a minute.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no number, or none that makes sense.
+    """
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate <= MOST_PER_MINUTE:
+        raise argparse.ArgumentTypeError(f"must be a number of calls a minute, over 0, got {text!r}")
+    return rate
 
 
 def whole_number(text: str, *, at_least: int = 1) -> int:

@@ -5,12 +5,51 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from parked.cli.output import counted, hint
-from parked.clock import minute_text
+from parked.clock import minute_text, span_text
 from parked.job import State
 
 if TYPE_CHECKING:
     from parked.ledger import Ledger
     from parked.ledger.operations import JobRow
+    from parked.news import News, Pause, Waits
+
+
+class Pauses:
+    """The pauses of a run, as they come and go."""
+
+    def __init__(self) -> None:
+        self.now: dict[str, Pause] = {}  # by scope
+
+    def heard(self, news: News) -> None:
+        from parked.news import Pause, Resumed
+
+        if isinstance(news, Pause):
+            self.now[news.scope] = news
+        elif isinstance(news, Resumed):
+            self.now.pop(news.scope, None)
+
+    def tell(self) -> None:
+        """Say of each pause what happened, and what to do about it."""
+        from parked.reasons import explain
+
+        for pause in self.now.values():
+            what = explain(pause.reason)
+            where = f"the model {pause.scope}" if pause.scope else "all models"
+            hint(f"paused, {where}: {what.meaning} ({pause.reason})")
+            remedy = what.remedy.replace(", then replay", "").replace("replay once", "go on once")
+            hint(f"what to do: {remedy.replace('replay after', 'go on after')}")
+
+
+def waiting_text(waits: Waits | None) -> str:
+    """`waiting 34 s for the quota of gemini-…`; empty while nothing is waited for."""
+    if waits is None or waits.wait_s < 1:
+        return ""
+    model, length = waits.model or "all models", span_text(waits.wait_s)
+    if waits.why in ("rate", "rate_limited", "daily_quota_exhausted"):
+        return f"waiting {length} for the quota of {model}"
+    if waits.why == "outage":
+        return f"waiting {length} to see whether {model} answers again"
+    return f"paused ({waits.why}): one job tries in {length}"
 
 
 def tell_pending(ledger: Ledger, *, pipeline: str | None, go_on: str) -> int:

@@ -12,6 +12,15 @@ class Progress:
     def __init__(self, bar: Any = None) -> None:
         self._bar = bar
 
+    @property
+    def is_shown(self) -> bool:
+        return self._bar is not None
+
+    def say(self, text: str) -> None:
+        """What is waited for, before the bar; nothing if it is empty."""
+        if self._bar is not None:
+            self._bar.set_description_str(text)
+
     def advance(self, *, parked: int) -> None:
         """One more job is done; `parked` is how many of all of them are parked."""
         if self._bar is None:

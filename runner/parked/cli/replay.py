@@ -20,6 +20,7 @@ from parked.cli.jobs import job_as_json
 from parked.cli.ledgers import existing_ledger
 from parked.cli.nearest import whole_number
 from parked.cli.output import command_line, counted, flag, hint, put, put_json, table
+from parked.cli.pending import Pauses
 from parked.cli.progress import progress
 from parked.clock import minute_text
 from parked.errors import SettingsError
@@ -250,9 +251,12 @@ async def _run(
     from parked.pool import Pool
     from parked.replays import replayed
 
+    pauses = Pauses()
+
     def make_pool(on: Running) -> Pool:
         pool = Pool(on, concurrency=args.concurrency, rate=args.rate.per_s if args.rate else None)
         drain.watch(pool, drain_s=settings.drain_s)
+        pool.turns.heard.append(pauses.heard)
         return pool
 
     try:
@@ -267,6 +271,7 @@ async def _run(
                     return
     finally:
         tell_lost(results.lost)
+        pauses.tell()
         await callers.aclose()
 
 

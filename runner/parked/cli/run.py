@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from parked.cli.drain import Drain, tell_lost
-from parked.cli.nearest import whole_number
+from parked.cli.nearest import per_minute, whole_number
 from parked.cli.output import command_line, flag, hint, put_json, same_command
-from parked.cli.pending import tell_orphans, tell_pending
+from parked.cli.pending import Pauses, tell_orphans, tell_pending, waiting_text
 from parked.cli.progress import Progress, progress
 from parked.cli.taking_on import add_job_flags, check_job_flags, refuse_conflicts, tell_created, tell_rejected
 from parked.cli.tally import Tally
+from parked.clock import from_now_s
 from parked.errors import OutputFailed
 from parked.job import ANSWERED, Job, State
 from parked.settings import Settings
@@ -31,13 +34,14 @@ if TYPE_CHECKING:
     from parked.running import Running
 
 DEFAULT_CONCURRENCY: Final = 8  # what the smallest quotas bear; more is faster where the quota allows it
+DEFAULT_WAIT_S: Final = 24 * 3600.0
 HANDED_OUT: Final = 256  # answers noted as handed out in one operation
 
 DESCRIPTION: Final = """\
 Run every job of a JSONL file; - is standard input. Each is committed to the ledger before its first call, retried,
 and ends answered or parked. Run again, it calls only what is pending or new: a job answered before is written from
 the ledger, a parked one stays parked (parked replay is for it). What earlier runs of the pipeline have left over is
-taken up after the file's own.
+taken up, too. A fault that every job would meet pauses the run: what is left stays pending, and the status is 4.
 
 example:
   parked run jobs.jsonl --out answers.jsonl --pipeline nightly --batch "$(date -I)"
@@ -55,6 +59,18 @@ def add_parser(subparsers: Subparsers) -> None:
         default=DEFAULT_CONCURRENCY,
         help=f"calls at a time, default {DEFAULT_CONCURRENCY}",
     )
+    parser.add_argument(
+        "--rpm",
+        metavar="N",
+        type=per_minute,
+        help="at most so many calls a minute for each model; default: as many as the quota turns out to bear",
+    )
+    parser.add_argument(
+        "--wait", action="store_true", help="at a pause don't end: let one job try every five minutes, or at the reset"
+    )
+    parser.add_argument(
+        "--wait-until", metavar="T", help="how long to wait so: 6h, or 2026-03-02T12:00Z; default 24h, with --wait"
+    )
     parser.add_argument("--max-attempts", metavar="N", help="after so many a job is parked; default 4")
     parser.add_argument("--parked-ok", action="store_true", help="exit with 0 also if jobs are parked")
 
@@ -67,6 +83,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     from parked.schema import keep, read_schema
     from parked.tracing import tracing
 
+    waits_s = wait_s_of(args, now=time.time())
     check_job_flags(args, settings, writes={} if args.out is None else {f"--out {args.out}": args.out})
     check = read_schema(args.schema) if args.schema is not None else None
     call_model = caller_named(args.call or GEMINI, timeout_s=settings.attempt_timeout_s)
@@ -86,10 +103,21 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         tell_orphans(ledger.sweep())
         # The SDK's 100,000 objects are here to stay: walked by each full collection they cost 5 % of a run.
         gc.freeze()
-        work = _Work(args, settings, scanned, out, ledger, call_model, check)
+        work = _Work(args, settings, scanned, out, ledger, call_model, check, waits_s=waits_s)
         asyncio.run(work.run())
         work.tell()
         return work.exit()
+
+
+def wait_s_of(args: argparse.Namespace, *, now: float) -> float | None:
+    """How long the run may wait at pauses, in seconds; None: not at all.
+
+    Raises:
+        SettingsError: --wait-until names no time to come.
+    """
+    if args.wait_until is None:
+        return DEFAULT_WAIT_S if args.wait else None
+    return from_now_s(args.wait_until, now=now, what="--wait-until")
 
 
 class _Work:
@@ -104,7 +132,10 @@ class _Work:
         ledger: Ledger,
         call_model: Any,
         check: Check | None,
+        *,
+        waits_s: float | None,
     ) -> None:
+        from parked.gates import Gates
         from parked.running import Running
 
         self._args, self._scanned, self._out, self._ledger = args, scanned, out, ledger
@@ -117,7 +148,10 @@ class _Work:
             check=check,
             allow_truncated=args.allow_truncated,
             caller=args.call or "",
+            gates=Gates(rpm=args.rpm),
         )
+        self._waits_s = waits_s
+        self._pauses = Pauses()
         self._tally = Tally(lines=scanned.lines, repeated=scanned.repeated, rejected=scanned.rejected)
         self._written: list[int] = []
         self._drain = Drain()
@@ -125,9 +159,20 @@ class _Work:
 
     async def run(self) -> None:
         from parked.claims import claiming
-        from parked.pool import Pool
+        from parked.leftovers import beside, failed_before
+        from parked.pool import CHUNK, Pool
 
-        pool = Pool(self._on, concurrency=self._args.concurrency)
+        waits = self._waits_s is not None
+        pool = Pool(
+            self._on,
+            concurrency=self._args.concurrency,
+            keeps=waits,
+            resumes=waits,
+            pipelines=(self._on.pipeline,),
+        )
+        pool.turns.heard.append(self._pauses.heard)
+        failed = failed_before(self._on, (job for chunk in self._scanned.chunks(CHUNK) for job in chunk))
+        own = beside(pool.accepting(self._on, self._chunks()), self._on, failed)
         left_over = claiming(
             pool,
             self._find,
@@ -137,8 +182,8 @@ class _Work:
         )
         self._drain.watch(pool, drain_s=self._on.policy.drain_s)
         try:
-            with progress(self._scanned.jobs) as shown:
-                async for hold in pool.run(pool.accepting(self._on, self._chunks()), left_over):
+            with progress(self._scanned.jobs) as shown, self._watching(pool, shown):
+                async for hold in pool.run(own, left_over):
                     self._take(hold, shown, pool)
         finally:
             await pool.close()
@@ -146,6 +191,26 @@ class _Work:
             self._hand_out()
             if (aclose := getattr(self._on.call_model, "aclose", None)) is not None:
                 await aclose()
+
+    @contextmanager
+    def _watching(self, pool: Pool, shown: Progress) -> Iterator[None]:
+        """Say every second what is waited for, on a terminal, and give up waiting at the time that was named."""
+        loop = asyncio.get_running_loop()
+        timers: dict[str, asyncio.TimerHandle] = {}
+
+        def look() -> None:
+            shown.say(waiting_text(pool.line.waits_for(self._on.clock.monotonic())))
+            timers["look"] = loop.call_later(1.0, look)
+
+        if self._waits_s is not None:
+            timers["give up"] = loop.call_later(self._waits_s, pool.give_up_waiting)
+        if shown.is_shown:
+            look()
+        try:
+            yield
+        finally:
+            for timer in timers.values():
+                timer.cancel()
 
     def tell(self) -> None:
         """The last lines: what was what, and what is still to be done."""
@@ -157,6 +222,7 @@ class _Work:
             hint(f"to see what is parked and why: {command_line(args, 'list', *words)}")
         if tally.taken_up[State.SUCCEEDED]:
             hint(f"the answers of jobs left over from earlier: {command_line(args, 'answers', '--new')}")
+        self._pauses.tell()
         tell_pending(self._ledger, pipeline=args.pipeline, go_on=same_command(args))
         if args.json and args.out:
             put_json({"ledger": self._ledger.where, **tally.as_json()})

@@ -14,7 +14,7 @@ from parked.cli.exits import Exit
 from parked.cli.ledgers import existing_ledger
 from parked.cli.nearest import whole_number
 from parked.cli.output import command_line, counted, flag, hint, put_json, same_command
-from parked.cli.pending import tell_orphans, tell_pending
+from parked.cli.pending import Pauses, tell_orphans, tell_pending
 from parked.errors import SettingsError
 from parked.job import ANSWERED, State, check_name
 from parked.logs import fields
@@ -77,6 +77,7 @@ class _Work:
         self._args, self._ledger = args, ledger
         self._callers = Callers(ledger, settings.policy())
         self._drain = Drain()
+        self._pauses = Pauses()
         self._ended: Counter[State] = Counter()
 
     async def run(self) -> None:
@@ -84,7 +85,13 @@ class _Work:
         from parked.pool import Pool
 
         args, ledger = self._args, self._ledger
-        pool = Pool(self._callers, concurrency=args.concurrency)
+        pool = Pool(
+            self._callers,
+            concurrency=args.concurrency,
+            resumes=not args.until_empty,
+            pipelines=None if args.pipeline is None else (args.pipeline,),
+        )
+        pool.turns.heard.append(self._pauses.heard)
         self._drain.watch(pool, drain_s=self._callers.policy.drain_s)
         _log.info("work_began", extra=fields(ledger=ledger.where, pipeline=args.pipeline))
         # With nothing to do and nothing to lose, a worker that is to stay waits for its ledger as long as it takes.
@@ -104,6 +111,7 @@ class _Work:
         if ended[State.PARKED]:
             words = flag("--pipeline", args.pipeline) if args.pipeline is not None else []
             hint(f"to see what is parked and why: {command_line(args, 'list', *words)}")
+        self._pauses.tell()
         pending = tell_pending(self._ledger, pipeline=args.pipeline, go_on=same_command(args))
         answered = sum(ended[state] for state in ANSWERED)
         if args.json:

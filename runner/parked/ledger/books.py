@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 from parked.errors import JobConflict, OwnerLost, TransitionError
@@ -225,7 +226,8 @@ class Books(ABC):
             for lane in waiting
             if lane.model not in row.closed and (row.served is None or lane.called in row.served)
         ]
-        return self.heads(meant, row.limit) if meant else [], [lane for lane in waiting if lane not in meant]
+        heads = self.heads(meant, row.limit, far_end=row.far_end) if meant else []
+        return heads, [lane for lane in waiting if lane not in meant]
 
     def finish(self, rows: Sequence[op.Answer | op.Park]) -> list[JobRow | Exception]:
         def decide(row: op.Answer | op.Park, job: JobRow, attempt: AttemptState | None) -> Change:
@@ -254,6 +256,12 @@ class Books(ABC):
         ]
         released = {row.id: row for row in self._write(changes)}
         return [released.get(row.id) for row in rows]
+
+    def forgive(self, rows: Sequence[op.Forgive]) -> list[JobRow | Exception]:
+        jobs = self._existing([row.id for row in rows])
+        forgiven = [(jobs[row.id], moves.forgiven(jobs[row.id], row)) for row in rows]
+        self.forgive_attempts([row for row, (was, new) in zip(rows, forgiven, strict=True) if new is not was])
+        return list(self._write([Change(was, new) for was, new in forgiven]))
 
     # --- people ---
 
@@ -333,6 +341,52 @@ class Books(ABC):
                 }  # fmt: skip
             rows.append(row)
         return rows
+
+    # --- what processes tell each other ---
+
+    def consult(self, rows: Sequence[op.Consult]) -> list[op.Consulted]:
+        for gate in sorted({gate.model: gate for row in rows for gate in row.gates}.values(), key=attrgetter("model")):
+            self.set_gate(
+                {
+                    "model": gate.model, "reason": gate.why, "probe_interval_s": gate.probe_interval_s,
+                    "closed_until": None if gate.why is None else self.now + gate.closed_for_s,
+                    "pace_per_s": gate.pace_per_s, "outage_since": self._ago(gate.outage_for_s),
+                    "last_success_began_at": self._ago(gate.success_began_s), "now": self.now,
+                }
+            )  # fmt: skip
+        gates = [
+            op.GateRow(
+                model,
+                why,
+                None if closed_until is None else closed_until - self.now,
+                pace_per_s,
+                None if outage_since is None else self.now - outage_since,
+                self.now - changed_at,
+            )
+            for model, why, closed_until, pace_per_s, outage_since, changed_at in self.gates()
+        ]
+        return [op.Consulted(gates, self.pauses(), self.now)] * len(rows)
+
+    def claim_probe(self, rows: Sequence[op.ClaimProbe]) -> list[float]:
+        return [self._probe(row) for row in rows]
+
+    def _probe(self, row: op.ClaimProbe) -> float:
+        if self.take_probe(row):
+            return 0.0
+        last = self.last_probe(row.model)  # of nobody: the outage is this process's own, or over
+        return 0.0 if last is None else max(0.1, last + row.interval_s - self.now)
+
+    def set_pause(self, rows: Sequence[op.SetPause]) -> list[None]:
+        for row in rows:
+            until = None if row.for_s is None else self.now + row.for_s
+            self.note_pause(row, fault_began_at=self.now - row.began_s, until=until)
+        return [None] * len(rows)
+
+    def clear_pause(self, rows: Sequence[op.ClearPause]) -> list[bool]:
+        return [self.end_pause(row, began_at=self.now - row.began_s) for row in rows]
+
+    def _ago(self, length_s: float | None) -> float | None:
+        return None if length_s is None else self.now - length_s
 
     # --- lost owners ---
 
@@ -421,8 +475,11 @@ class Books(ABC):
         """Those with a job whose time has come. A look-up each, however many jobs wait there."""
 
     @abstractmethod
-    def heads(self, lanes: Sequence[Lane], limit: int) -> list[JobRow]:
-        """The first jobs of each lane whose time has come, at most `limit` of each, locked for this transaction."""
+    def heads(self, lanes: Sequence[Lane], limit: int, *, far_end: bool) -> list[JobRow]:
+        """The first jobs of each lane whose time has come, at most `limit` of each, locked for this transaction.
+
+        With `far_end` the last ones instead.
+        """
 
     @abstractmethod
     def payloads(self, ids: Sequence[int]) -> dict[int, Body]: ...
@@ -474,6 +531,31 @@ class Books(ABC):
 
     @abstractmethod
     def close_attempts(self, changes: Sequence[Change]) -> None: ...
+
+    @abstractmethod
+    def forgive_attempts(self, rows: Sequence[op.Forgive]) -> None:
+        """Note of each attempt that it is no strike."""
+
+    @abstractmethod
+    def set_gate(self, values: Mapping[str, Any]) -> None: ...
+
+    @abstractmethod
+    def gates(self) -> list[tuple[Any, ...]]: ...
+
+    @abstractmethod
+    def pauses(self) -> list[op.PauseRow]: ...
+
+    @abstractmethod
+    def take_probe(self, row: op.ClaimProbe) -> bool: ...
+
+    @abstractmethod
+    def last_probe(self, model: str) -> float | None: ...
+
+    @abstractmethod
+    def note_pause(self, row: op.SetPause, *, fault_began_at: float, until: float | None) -> None: ...
+
+    @abstractmethod
+    def end_pause(self, row: op.ClearPause, *, began_at: float) -> bool: ...
 
     @abstractmethod
     def keep_answers(self, changes: Sequence[Change]) -> None:

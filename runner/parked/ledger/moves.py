@@ -17,6 +17,7 @@ from parked.ledger.operations import (
     Accept,
     Answer,
     Closing,
+    Forgive,
     JobRow,
     Park,
     Release,
@@ -206,7 +207,8 @@ def released(row: JobRow, op: Release, attempt: AttemptState | None, *, trigger:
         closed, moves = _close(row, attempt.number, op.closing or INTERRUPTED, attempt, interrupted=interrupted)
     if not _holds(row, op.owner_id) or op.attempt not in (None, row.calls):
         return Change(row, row, moves, closed=closed)
-    new = row._replace(state=after(row.state, Event.RELEASE), owner_id=None, replay_id=None)
+    strikes = row.strikes if op.strikes is None else op.strikes
+    new = row._replace(state=after(row.state, Event.RELEASE), owner_id=None, replay_id=None, strikes=strikes)
     moves += (*_gauges(row, new), *_count_replayed(row, trigger, "released"))
     return Change(row, new, moves, closed=closed, to_the_back=op.to_the_back)
 
@@ -214,6 +216,11 @@ def released(row: JobRow, op: Release, attempt: AttemptState | None, *, trigger:
 def is_held_so(row: JobRow | None, op: Release) -> bool:
     """Whether an owner holds a job in the very attempt that it may have started."""
     return row is not None and _holds(row, op.owner_id) and row.calls == op.attempt
+
+
+def forgiven(row: JobRow, op: Forgive) -> JobRow:
+    """Return the row with one strike less, where its owner still holds it."""
+    return row._replace(strikes=max(0, row.strikes - 1)) if _holds(row, op.owner_id) else row
 
 
 def orphaned(row: JobRow, attempt: AttemptState | None, *, trigger: str, now: float) -> Change:

@@ -206,6 +206,7 @@ class Claim(NamedTuple):
     served: tuple[Called, ...] | None = None  # only jobs of these callers and checks; None: of any
     closed: tuple[str, ...] = ()  # models that are not to be called now
     in_hand: tuple[tuple[str, int], ...] = ()  # how many jobs of a pipeline the claimer has; 0 where it isn't named
+    far_end: bool = False  # the last in line instead: who probes, or is tried, hasn't just failed with its neighbours
     after: str = ""  # the pipeline that went last: among equals its successor goes first
 
 
@@ -253,7 +254,8 @@ class Park(NamedTuple):
 class Release(NamedTuple):
     """Hand a job back unfinished: a run's becomes pending, a replay's parked. An open attempt is closed as interrupted.
 
-    Answered with the `JobRow`. With `to_the_back` it goes behind all others of its state.
+    Answered with the `JobRow`. With `to_the_back` it goes behind all others of its state. `strikes` is how many are
+    held against it then; None: as many as now.
     """
 
     id: int
@@ -262,6 +264,18 @@ class Release(NamedTuple):
     closing: Closing | None = None  # of the attempt; None: interrupted
     to_the_back: bool = False
     unsure: bool = False  # whether it was started: if the owner doesn't hold it in this attempt, nothing is done
+    strikes: int | None = None
+
+
+class Forgive(NamedTuple):
+    """Take back the strike of a closed attempt: an outage explains it. Answered with the `JobRow`.
+
+    An owner that no longer holds the job changes nothing.
+    """
+
+    id: int
+    owner_id: int
+    attempt: int
 
 
 # --- people ----------------------------------------------------------------------------------------------------
@@ -412,6 +426,84 @@ class TakeLease(NamedTuple):
     ttl_s: float
 
 
+# --- what processes tell each other ------------------------------------------------------------------------------
+
+
+class GateState(NamedTuple):
+    """How a process sees the gate of a model. In lengths: no two clocks are compared, and the ledger's makes times."""
+
+    model: str  # empty: in front of every model
+    why: str | None  # None: open
+    closed_for_s: float = 0.0  # in an outage: until the next probe
+    probe_interval_s: float = 0.0
+    pace_per_s: float | None = None  # None: not known; what the row has is kept
+    outage_for_s: float | None = None  # since its first closing
+    success_began_s: float | None = None  # how long ago the last successful call began
+
+
+class SetPause(NamedTuple):
+    """Note that nothing of a pipeline's model is started any more. Answered with None."""
+
+    pipeline: str
+    model: str  # empty: of any
+    reason: str
+    began_s: float  # how long ago the first call began that met the fault
+    for_s: float | None  # until its cause ends by itself; None: nobody knows
+    owner_id: int
+
+
+class ClearPause(NamedTuple):
+    """A call that began so long ago has succeeded: pauses for faults that were met before it are over.
+
+    Answered with True if there was one.
+    """
+
+    pipeline: str
+    model: str
+    began_s: float
+
+
+class GateRow(NamedTuple):
+    """A row of `gates`, as lengths at the time of reading: negative where that time has passed."""
+
+    model: str
+    why: str | None
+    closed_for_s: float | None
+    pace_per_s: float | None
+    outage_for_s: float | None
+    changed_s: float  # how long ago it was written
+
+
+class PauseRow(NamedTuple):
+    pipeline: str
+    model: str  # empty: all models
+    reason: str
+    fault_began_at: float
+    since: float
+    until: float | None
+    owner_id: int | None
+
+
+class Consult(NamedTuple):
+    """Tell how the gates stand here, and ask how they stand elsewhere. Answered with `Consulted`."""
+
+    gates: tuple[GateState, ...] = ()
+
+
+class Consulted(NamedTuple):
+    gates: list[GateRow]
+    pauses: list[PauseRow]
+    now: float  # the ledger's time
+
+
+class ClaimProbe(NamedTuple):
+    """Ask to be the one who probes a closed gate. Answered with how long to wait; 0: go."""
+
+    model: str
+    owner_id: int
+    interval_s: float  # at least so long after the last probe of anybody
+
+
 Operation = (
     Accept
     | TakeOver
@@ -421,6 +513,7 @@ Operation = (
     | Retried
     | Park
     | Release
+    | Forgive
     | Discard
     | Restore
     | Mend
@@ -435,6 +528,10 @@ Operation = (
     | CloseReplay
     | SetMark
     | TakeLease
+    | Consult
+    | ClaimProbe
+    | SetPause
+    | ClearPause
 )
 
 # What a course has to get rid of: kept and tried again while the ledger is away. All else fails at once.

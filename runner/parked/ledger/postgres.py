@@ -217,12 +217,12 @@ class PostgresStore(Books):
     def lanes(self) -> list[op.Lane]:
         return [op.Lane._make(row) for row in self._do("lanes", now=self.now)]
 
-    def heads(self, lanes: Sequence[op.Lane], limit: int) -> list[JobRow]:
+    def heads(self, lanes: Sequence[op.Lane], limit: int, *, far_end: bool) -> list[JobRow]:
         if not lanes:
             return []
         return list(
             self._jobs(
-                "heads",
+                "tails" if far_end else "heads",
                 pipelines=[lane.pipeline for lane in lanes],
                 callers=[lane.caller for lane in lanes],
                 checkers=[lane.checker for lane in lanes],
@@ -296,6 +296,10 @@ class PostgresStore(Books):
         if changes:
             closed = [closing_columns(change, now=self.now) for change in changes]
             self._do("close_attempt", attempts=json.dumps(closed))
+
+    def forgive_attempts(self, rows: Sequence[op.Forgive]) -> None:
+        if rows:
+            self._do("forgive_attempt", jobs=[row.id for row in rows], numbers=[row.attempt for row in rows])
 
     def keep_answers(self, changes: Sequence[Change]) -> None:
         if changes:
@@ -374,6 +378,32 @@ class PostgresStore(Books):
 
     def take_lease(self, rows: Sequence[op.TakeLease]) -> list[bool]:
         return [self._hit("take_lease", **row._asdict(), now=self.now) for row in rows]
+
+    def set_gate(self, values: Mapping[str, Any]) -> None:
+        self._do("set_gate", **values)
+
+    def gates(self) -> list[tuple[Any, ...]]:
+        return self._do("gates").fetchall()
+
+    def pauses(self) -> list[op.PauseRow]:
+        return [op.PauseRow._make(row) for row in self._do("pauses")]
+
+    def take_probe(self, row: op.ClaimProbe) -> bool:
+        return self._hit("claim_probe", **row._asdict(), now=self.now)
+
+    def last_probe(self, model: str) -> float | None:
+        last: float | None = self._value("last_probe", model=model)
+        return last
+
+    def note_pause(self, row: op.SetPause, *, fault_began_at: float, until: float | None) -> None:
+        values = {
+            "pipeline": row.pipeline, "model": row.model, "reason": row.reason, "owner_id": row.owner_id,
+            "fault_began_at": fault_began_at, "until": until, "now": self.now,
+        }  # fmt: skip
+        self._do("set_pause", **values)
+
+    def end_pause(self, row: op.ClearPause, *, began_at: float) -> bool:
+        return self._hit("clear_pause", pipeline=row.pipeline, model=row.model, began_at=began_at)
 
     # --- asking the connection ---
 

@@ -18,7 +18,7 @@ from parked.ledger.codec import Body, decode, identity
 from parked.ledger.counters import Metric
 from parked.ledger.labels import Labels
 from parked.ledger.migrations import migrations
-from parked.ledger.operations import JobRow, OwnerRow
+from parked.ledger.operations import JobRow, OwnerRow, PauseRow
 from parked.ledger.rows import JOB_COLUMNS, answer_row, attempt_row, job_row, owner_row
 from parked.ledger.store import AnswerRow, AttemptRow, Cause, CounterRow, Erasure, Filters, Imbalance, Sent
 
@@ -233,6 +233,12 @@ class SqlReader(ABC):
     def mark(self, name: str) -> Any:
         value = self._value("mark", name=name)
         return None if value is None else json.loads(value)
+
+    def pauses(self) -> list[PauseRow]:
+        return [PauseRow._make(row) for row in self._ask("pauses")]
+
+    def gates(self) -> list[tuple[str, str | None, float | None]]:
+        return [(model, why, closed_until) for model, why, closed_until, *_ in self._ask("gates")]
 
     def leases(self) -> dict[str, int]:
         return dict(self._ask("leases").fetchall())

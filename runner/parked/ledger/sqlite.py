@@ -206,11 +206,10 @@ class SqliteStore(Books):
     def lanes(self) -> list[Lane]:
         return [Lane._make(row) for row in self._connection.execute(SQL["lanes"], {"now": self.now})]
 
-    def heads(self, lanes: Sequence[Lane], limit: int) -> list[JobRow]:
+    def heads(self, lanes: Sequence[Lane], limit: int, *, far_end: bool) -> list[JobRow]:
+        statement = SQL["tails" if far_end else "heads"]
         return [
-            job
-            for lane in lanes
-            for job in self._jobs(SQL["heads"], lane._asdict() | {"limit": limit, "now": self.now})
+            job for lane in lanes for job in self._jobs(statement, lane._asdict() | {"limit": limit, "now": self.now})
         ]
 
     def mend_payloads(self, mends: Sequence[tuple[JobRow, op.Mend]]) -> None:
@@ -272,6 +271,9 @@ class SqliteStore(Books):
     def close_attempts(self, changes: Sequence[Change]) -> None:
         closed = (closing_columns(change, now=self.now) for change in changes)
         self._connection.executemany(SQL["close_attempt"], closed)
+
+    def forgive_attempts(self, rows: Sequence[op.Forgive]) -> None:
+        self._connection.executemany(SQL["forgive_attempt"], ({"job": row.id, "number": row.attempt} for row in rows))
 
     def keep_answers(self, changes: Sequence[Change]) -> None:
         self._connection.executemany(
@@ -346,6 +348,32 @@ class SqliteStore(Books):
 
     def take_lease(self, rows: Sequence[op.TakeLease]) -> list[bool]:
         return [self._hit(SQL["take_lease"], row._asdict() | {"now": self.now}) for row in rows]
+
+    def set_gate(self, values: Mapping[str, Any]) -> None:
+        self._connection.execute(SQL["set_gate"], values)
+
+    def gates(self) -> list[tuple[Any, ...]]:
+        return self._connection.execute(SQL["gates"], {}).fetchall()
+
+    def pauses(self) -> list[op.PauseRow]:
+        return [op.PauseRow._make(row) for row in self._connection.execute(SQL["pauses"], {})]
+
+    def take_probe(self, row: op.ClaimProbe) -> bool:
+        return self._hit(SQL["claim_probe"], row._asdict() | {"now": self.now})
+
+    def last_probe(self, model: str) -> float | None:
+        last: float | None = self._value(SQL["last_probe"], {"model": model})
+        return last
+
+    def note_pause(self, row: op.SetPause, *, fault_began_at: float, until: float | None) -> None:
+        values = {
+            "pipeline": row.pipeline, "model": row.model, "reason": row.reason, "owner_id": row.owner_id,
+            "fault_began_at": fault_began_at, "until": until, "now": self.now,
+        }  # fmt: skip
+        self._connection.execute(SQL["set_pause"], values)
+
+    def end_pause(self, row: op.ClearPause, *, began_at: float) -> bool:
+        return self._hit(SQL["clear_pause"], {"pipeline": row.pipeline, "model": row.model, "began_at": began_at})
 
     # --- asking the connection ---
 

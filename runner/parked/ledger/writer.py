@@ -36,6 +36,7 @@ METHODS: Final[dict[type, str]] = {
     op.Park: "finish",
     op.Retried: "retried",
     op.Release: "release",
+    op.Forgive: "forgive",
     op.Discard: "discard",
     op.Restore: "restore",
     op.Mend: "mend",
@@ -50,6 +51,10 @@ METHODS: Final[dict[type, str]] = {
     op.CloseReplay: "close_replay",
     op.SetMark: "set_mark",
     op.TakeLease: "take_lease",
+    op.Consult: "consult",
+    op.ClaimProbe: "claim_probe",
+    op.SetPause: "set_pause",
+    op.ClearPause: "clear_pause",
 }
 
 _log = logging.getLogger("parked.ledger")
@@ -467,7 +472,7 @@ def subject(operation: Operation) -> Hashable:
     match operation:
         case op.Accept() | op.TakeOver():
             return (operation.pipeline, operation.batch, operation.job_id)
-        case op.Start() | op.Answer() | op.Park() | op.Retried() | op.Release():
+        case op.Start() | op.Answer() | op.Park() | op.Retried() | op.Release() | op.Forgive():
             return operation.id
         case op.Discard() | op.Restore() | op.Erase() | op.Mend():
             return operation.id

@@ -28,6 +28,8 @@ class Said(NamedTuple):
 def url(url_on_each_database: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """The ledger that commands use unless told otherwise. It doesn't exist yet."""
     monkeypatch.setenv("PARKED_LEDGER", url_on_each_database)
+    # A service that fails is here to have jobs parked; that outages are waited for is tested in test_outages.py.
+    monkeypatch.setenv("PARKED_MAX_OUTAGE_S", "0")
     return url_on_each_database
 
 

@@ -38,6 +38,13 @@ def test_a_large_pipeline_keeps_a_small_one_waiting_for_one_turn(desk, claimed):
     assert claimed(6) == ["large-0", "small-0", "large-1", "small-1", "large-2", "large-3"]
 
 
+def test_who_probes_is_taken_from_the_far_end_of_the_line(desk, claimed):
+    accept(desk, "p", 30)
+
+    assert claimed(1, far_end=True) == ["p-29"]
+    assert claimed(1) == ["p-0"]
+
+
 def test_a_new_pipeline_has_its_turn_within_a_second_of_its_first_job(desk, claimed, wall):
     accept(desk, "large", 300)
     assert claimed(2) == ["large-0", "large-1"]

@@ -25,7 +25,7 @@ def refuse(payload, model):
     raise ValueError("no")
 
 with parked.open_ledger(sys.argv[1]) as ledger:
-    runner = parked.Runner(ledger, refuse, pipeline="other", policy=parked.Policy(max_attempts=1))
+    runner = parked.Runner(ledger, refuse, pipeline="other", policy=parked.Policy(max_attempts=1, stop_after_alike=0))
     jobs = [parked.Job(f"job-{n}", model="m", payload=n) for n in range(int(sys.argv[2]))]
     print(sum(outcome.state == "parked" for outcome in runner.run_many(jobs)))
 """

@@ -611,7 +611,8 @@ def populated(postgres: Postgres) -> Iterator[psycopg.Connection]:
 @pytest.mark.parametrize(
     "question",
     [
-        "lanes", "heads", "job_by_key", "jobs_by_id", "held_by", "owner_alive", "owners_alive", "open_attempts_of",
+        "lanes", "heads", "tails", "job_by_key", "jobs_by_id", "held_by", "owner_alive", "owners_alive",
+        "open_attempts_of",
         "oldest_parked", "oldest_pending", "oldest_running", "payload", "payloads", "jobs_with_payloads", "identities",
         f"{LISTING} by_parking limit",
         f"{LISTING} by_place limit",
@@ -658,7 +659,8 @@ def unknown(postgres: Postgres) -> Iterator[psycopg.Connection]:
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("lanes", {}), ("heads", {}), ("payloads", {}), ("jobs_by_id", {}), ("attempt", {}), ("job_by_key", {}),
+        ("lanes", {}), ("heads", {}), ("tails", {}), ("payloads", {}), ("jobs_by_id", {}), ("attempt", {}),
+        ("job_by_key", {}),
         ("held_by", {}), ("open_attempts_of", {}), ("move_job", {"jobs": "[]"}), ("close_attempt", {"attempts": "[]"}),
         ("hand_out", {"jobs": [1, 2]}),
     ],

@@ -423,6 +423,7 @@ def test_every_statement_that_is_used_exists_and_every_one_that_exists_is_used()
     [
         ("lanes", {"now": 1.0}),
         ("heads", {"now": 1.0, "pipeline": "p", "caller": "", "checker": "", "model": "m", "limit": 1}),
+        ("tails", {"now": 1.0, "pipeline": "p", "caller": "", "checker": "", "model": "m", "limit": 1}),
         ("job_by_key", {"job_id": "a", "pipeline": "p", "batch": ""}),
         ("last_place", {}),
         ("states", {}),

@@ -151,6 +151,12 @@ UPDATE parked.attempts
        )
  WHERE attempts.job = given.job AND attempts.number = given.number;
 
+-- name: forgive_attempt
+-- Take back strikes.
+UPDATE parked.attempts SET strike = FALSE
+  FROM unnest(%(jobs)s::bigint[], %(numbers)s::int[]) AS forgiven (job, number)
+ WHERE attempts.job = forgiven.job AND attempts.number = forgiven.number;
+
 -- name: keep_answer
 -- Store answers.
 -- No row for one: there is one already, and the first stands.
@@ -195,6 +201,18 @@ SELECT head.* FROM unnest(%(pipelines)s::text[], %(callers)s::text[], %(checkers
        AND {due}
      ORDER BY jobs.place, jobs.id LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
 ) AS head;
+
+-- name: tails
+-- The last ones instead.
+SELECT tail.* FROM unnest(%(pipelines)s::text[], %(callers)s::text[], %(checkers)s::text[], %(models)s::text[])
+    AS lane (pipeline, caller, checker, model)
+ CROSS JOIN LATERAL (
+    SELECT {job} FROM parked.jobs
+     WHERE state = 'pending' AND jobs.pipeline = lane.pipeline AND jobs.caller = lane.caller
+       AND jobs.checker = lane.checker AND jobs.model = lane.model
+       AND {due}
+     ORDER BY jobs.place DESC, jobs.id DESC LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
+) AS tail;
 
 -- name: payload
 -- What a job sends: its payload, or the mended one that stands for it.
@@ -386,6 +404,56 @@ RETURNING task;
 -- Keep a fact by name.
 INSERT INTO parked.marks (name, value, set_at) VALUES (%(name)s, %(value)s, %(now)s)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value, set_at = excluded.set_at;
+
+
+-- ==== gates and pauses ====
+
+-- name: set_gate
+-- Tell how a gate stands. A pace that isn't known leaves what was learned.
+INSERT INTO parked.gates (
+    model, reason, closed_until, probe_interval_s, pace_per_s, outage_since, last_success_began_at, changed_at
+) VALUES (
+    %(model)s, %(reason)s::text, %(closed_until)s::float8, %(probe_interval_s)s::float8, %(pace_per_s)s::float8,
+    %(outage_since)s::float8, %(last_success_began_at)s::float8, %(now)s
+)
+ON CONFLICT (model) DO UPDATE
+   SET reason = excluded.reason, closed_until = excluded.closed_until, probe_interval_s = excluded.probe_interval_s,
+       pace_per_s = coalesce(excluded.pace_per_s, gates.pace_per_s), outage_since = excluded.outage_since,
+       last_success_began_at = coalesce(excluded.last_success_began_at, gates.last_success_began_at),
+       changed_at = excluded.changed_at;
+
+-- name: gates
+-- How all gates were last told to stand.
+SELECT model, reason, closed_until, pace_per_s, outage_since, changed_at FROM parked.gates ORDER BY model;
+
+-- name: claim_probe
+-- Be the one who probes.
+-- No row: the gate isn't closed by an outage there, or somebody has probed it too short a time ago.
+UPDATE parked.gates SET prober = %(owner_id)s, probe_began_at = %(now)s
+ WHERE model = %(model)s AND reason = 'outage' AND (probe_began_at IS NULL OR probe_began_at <= %(now)s - %(interval_s)s::float8)
+RETURNING model;
+
+-- name: last_probe
+-- When an outage was last probed.
+-- No row: no outage is noted there.
+SELECT probe_began_at FROM parked.gates WHERE model = %(model)s AND reason = 'outage';
+
+-- name: set_pause
+-- Note a pause; the first call that met its fault stands.
+INSERT INTO parked.pauses (pipeline, model, reason, fault_began_at, since, until, owner_id)
+VALUES (%(pipeline)s, %(model)s, %(reason)s, %(fault_began_at)s, %(now)s, %(until)s::float8, %(owner_id)s)
+ON CONFLICT (pipeline, model) DO UPDATE
+   SET reason = excluded.reason, fault_began_at = excluded.fault_began_at, until = excluded.until,
+       owner_id = excluded.owner_id;
+
+-- name: clear_pause
+-- A pause is over.
+-- No row: there is none, or its fault was met later.
+DELETE FROM parked.pauses WHERE pipeline = %(pipeline)s AND model = %(model)s AND fault_began_at <= %(began_at)s
+RETURNING model;
+
+-- name: pauses
+SELECT pipeline, model, reason, fault_began_at, since, until, owner_id FROM parked.pauses ORDER BY pipeline, model;
 
 
 -- ==== the schema ====

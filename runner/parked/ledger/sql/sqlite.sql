@@ -110,6 +110,10 @@ UPDATE attempts
        tokens_out = :tokens_out, response_id = :response_id, trace_id = :trace_id, span_id = :span_id
  WHERE job = :job AND number = :number;
 
+-- name: forgive_attempt
+-- Take back a strike.
+UPDATE attempts SET strike = 0 WHERE job = :job AND number = :number;
+
 -- name: keep_answer
 -- Store an answer.
 -- No row: there is one already, and the first stands.
@@ -158,6 +162,13 @@ SELECT {job} FROM jobs INDEXED BY jobs_lanes
  WHERE state = 'pending' AND pipeline = :pipeline AND caller = :caller AND checker = :checker AND model = :model
    AND {due}
  ORDER BY place, id LIMIT :limit;
+
+-- name: tails
+-- The last ones instead.
+SELECT {job} FROM jobs INDEXED BY jobs_lanes
+ WHERE state = 'pending' AND pipeline = :pipeline AND caller = :caller AND checker = :checker AND model = :model
+   AND {due}
+ ORDER BY place DESC, id DESC LIMIT :limit;
 
 -- name: payload
 -- What a job sends: its payload, or the mended one that stands for it.
@@ -321,6 +332,53 @@ ON CONFLICT (task) DO UPDATE SET owner_id = excluded.owner_id, taken_at = exclud
 -- Keep a fact by name.
 INSERT INTO marks (name, value, set_at) VALUES (:name, :value, :now)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value, set_at = excluded.set_at;
+
+
+-- ==== gates and pauses ====
+
+-- name: set_gate
+-- Tell how a gate stands. A pace that isn't known leaves what was learned.
+INSERT INTO gates (
+    model, reason, closed_until, probe_interval_s, pace_per_s, outage_since, last_success_began_at, changed_at
+) VALUES (
+    :model, :reason, :closed_until, :probe_interval_s, :pace_per_s, :outage_since, :last_success_began_at, :now
+)
+ON CONFLICT (model) DO UPDATE
+   SET reason = excluded.reason, closed_until = excluded.closed_until, probe_interval_s = excluded.probe_interval_s,
+       pace_per_s = coalesce(excluded.pace_per_s, gates.pace_per_s), outage_since = excluded.outage_since,
+       last_success_began_at = coalesce(excluded.last_success_began_at, gates.last_success_began_at),
+       changed_at = excluded.changed_at;
+
+-- name: gates
+-- How all gates were last told to stand.
+SELECT model, reason, closed_until, pace_per_s, outage_since, changed_at FROM gates ORDER BY model;
+
+-- name: claim_probe
+-- Be the one who probes.
+-- No row: the gate isn't closed by an outage there, or somebody has probed it too short a time ago.
+UPDATE gates SET prober = :owner_id, probe_began_at = :now
+ WHERE model = :model AND reason = 'outage' AND (probe_began_at IS NULL OR probe_began_at <= :now - :interval_s);
+
+-- name: last_probe
+-- When an outage was last probed.
+-- No row: no outage is noted there.
+SELECT probe_began_at FROM gates WHERE model = :model AND reason = 'outage';
+
+-- name: set_pause
+-- Note a pause; the first call that met its fault stands.
+INSERT INTO pauses (pipeline, model, reason, fault_began_at, since, until, owner_id)
+VALUES (:pipeline, :model, :reason, :fault_began_at, :now, :until, :owner_id)
+ON CONFLICT (pipeline, model) DO UPDATE
+   SET reason = excluded.reason, fault_began_at = excluded.fault_began_at, until = excluded.until,
+       owner_id = excluded.owner_id;
+
+-- name: clear_pause
+-- A pause is over.
+-- No row: there is none, or its fault was met later.
+DELETE FROM pauses WHERE pipeline = :pipeline AND model = :model AND fault_began_at <= :began_at;
+
+-- name: pauses
+SELECT pipeline, model, reason, fault_began_at, since, until, owner_id FROM pauses ORDER BY pipeline, model;
 
 
 -- ==== the schema ====

@@ -1,0 +1,65 @@
+"""What a line has to say: who may start, and what has to be done outside."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from parked.gate import Why
+from parked.policy import GiveUp, LetGo
+from parked.verdict import Reason, Verdict
+
+
+class Go(NamedTuple):
+    job: int
+    is_probe: bool
+
+
+class Wait(NamedTuple):
+    wait_s: float  # until somebody may start; infinite: not before something changes
+    look_s: float  # until time alone calls for a pause, or for a look at one
+
+
+class Waits(NamedTuple):
+    model: str  # `ALL`: any
+    why: str  # `rate`, `outage`, or the reason of a pause
+    wait_s: float
+
+
+class Forgiven(NamedTuple):
+    """A strike is taken back: what it was for turned out to be an outage."""
+
+    job: int
+
+
+class Leaves(NamedTuple):
+    """A job that waits is to leave the line."""
+
+    job: int
+    then: LetGo | GiveUp
+    verdict: Verdict | None  # of its last failure, None if it had none here
+
+
+class Pause(NamedTuple):
+    """Nothing of the scope is started any more."""
+
+    scope: str
+    reason: Reason
+    for_s: float | None  # until its cause ends by itself; None: nobody knows
+    began_s: float  # how long ago the first call began that met it
+
+
+class Resumed(NamedTuple):
+    """A scope that was paused, here or elsewhere, has answered again."""
+
+    scope: str
+
+
+class GateMoved(NamedTuple):
+    """A gate has closed, or is open again."""
+
+    model: str  # `ALL`: in front of every model
+    why: Why | None  # None: open
+    for_s: float
+
+
+News = Forgiven | Leaves | Pause | Resumed | GateMoved

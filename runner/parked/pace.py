@@ -1,0 +1,97 @@
+"""How many calls a second a model takes: measured at its refusals, kept, and grown again. Pure: the clock comes in.
+
+Concurrency is no rate: a single worker with answers of a second makes 60 calls a minute, and below that only a pace can
+keep to a quota. The constants were found by simulation (docs/decisions/0020-the-gate.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Final
+
+WINDOW_S: Final = 60.0  # quotas are counted by the minute
+CUT: Final = 0.95  # of what was measured; leaves room for jitter and neighbours
+BLIND_CUT: Final = 0.7  # at most so much is taken off at once while under BLIND calls were seen
+BLIND: Final = 5
+GROWTH: Final = 0.01  # the first step up, doubled with each
+GROWTH_MAX: Final = 0.5
+GROW_AFTER_CALLS: Final = 100
+GROW_AFTER_S: Final = (15.0, 60.0)  # at the earliest, at the latest
+SLOWEST_PER_S: Final = 1 / 30  # slower than that never recovers within a run
+LONG_DELAY_S: Final = 10.0  # a delay that long means that the window begins anew after it
+
+
+class Pace:
+    """One model's pace: None until something has set it."""
+
+    def __init__(self, start_per_s: float | None = None, *, ceiling_per_s: float | None = None) -> None:
+        self.ceiling_per_s = ceiling_per_s
+        self.per_s = ceiling_per_s if start_per_s is None else max(SLOWEST_PER_S, start_per_s)
+        if self.per_s is not None and ceiling_per_s is not None:
+            self.per_s = min(self.per_s, ceiling_per_s)
+        self._begun: deque[float] = deque()  # when the calls of the last minute began
+        self._next_at = -math.inf
+        self._measured_since: float | None = None
+        self._cut_n = -1  # only calls begun after this number tell of the pace as it is
+        self._step = GROWTH
+        self._clean_at: float | None = None if start_per_s is None else -math.inf  # no refusal since; None: never cut
+
+    @property
+    def never_cut(self) -> bool:
+        return self._clean_at is None
+
+    def wait_s(self, now: float) -> float:
+        """Return how long until the next call is due, in seconds; the pace grows by being asked."""
+        if self.per_s is None:
+            return 0.0
+        if self._clean_at == -math.inf:  # a pace that was kept from an earlier run: its first step counts from here
+            self._clean_at = now
+        shortest_s, longest_s = GROW_AFTER_S
+        if self._clean_at is not None and now - self._clean_at >= min(
+            longest_s, max(shortest_s, GROW_AFTER_CALLS / self.per_s)
+        ):
+            self.per_s = min(self.per_s * (1 + self._step), self.ceiling_per_s or math.inf)
+            self._step, self._clean_at = min(2 * self._step, GROWTH_MAX), now
+        return max(0.0, self._next_at - now)
+
+    def started(self, now: float) -> None:
+        self._begun.append(now)
+        while self._begun[0] < now - WINDOW_S:
+            self._begun.popleft()
+        if self._measured_since is None:
+            self._measured_since = now
+        if self.per_s is not None:
+            self._next_at = max(self._next_at, now) + 1 / self.per_s
+
+    def refused(self, now: float, *, started_n: int, n: int, delay_s: float, until: float) -> None:
+        """A call was refused for its quota: take back its count, and cut the pace, once a closing.
+
+        `until` is when the gate reopens; `started_n` and `n` are the numbers of the call's start and of its answer.
+        """
+        if self._begun:
+            self._begun.pop()
+        self._next_at = max(self._next_at, until)
+        if started_n < self._cut_n:
+            return
+        since = now if self._measured_since is None else self._measured_since
+        span_s, calls, old = now - since, sum(at >= since for at in self._begun), self.per_s
+        seen = calls / WINDOW_S if span_s >= WINDOW_S else calls / max(span_s + delay_s, 0.05)
+        if old is not None:
+            seen = min(old, seen if calls >= BLIND else max(seen, old * BLIND_CUT))
+        self._cut(CUT * seen, n=n, clean_at=now + delay_s)
+        if old is None or delay_s >= LONG_DELAY_S:
+            self._measured_since = until
+
+    def overloaded(self, now: float, *, started_n: int, n: int, window_s: float, share: float, but: int = 0) -> None:
+        """Refusals that name nothing set the pace too: to this share of what was called in the last `window_s`.
+
+        `but` of those calls are not counted: they were refused.
+        """
+        if started_n > self._cut_n:
+            calls = sum(at >= now - window_s for at in self._begun)
+            self._cut(share * max(0, calls - but) / window_s, n=n, clean_at=now)
+
+    def _cut(self, per_s: float, *, n: int, clean_at: float) -> None:
+        self.per_s = max(SLOWEST_PER_S, min(self.per_s or per_s, per_s))
+        self._cut_n, self._step, self._clean_at = n, GROWTH, clean_at

@@ -1,0 +1,248 @@
+"""Who has a turn, on asyncio: asks the line, waits as long as it says, and acts on its news."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from parked.course import Hold
+from parked.driver import LoopChannel
+from parked.ledger import Ledger
+from parked.ledger import operations as op
+from parked.line import Line
+from parked.logs import fields
+from parked.lone import NamedDelays
+from parked.news import Forgiven, GateMoved, Go, Leaves, News, Pause, Resumed
+from parked.policy import GiveUp, LetGo
+from parked.running import Stopped
+from parked.timing import Clock
+
+STALLED_WAIT_S: Final = 0.2  # how soon to look again whether the ledger can be written
+
+_log = logging.getLogger("parked.gate")
+
+
+class Surroundings(Protocol):
+    ledger: Ledger
+    clock: Clock
+
+
+class Alone:
+    """The turns of a job that runs alone: it waits for its backoff, and for what the server has named."""
+
+    def __init__(self, premises: Surroundings, delays: NamedDelays) -> None:
+        self._on, self._delays = premises, delays
+        self.stopping = False
+
+    async def turn(self, hold: Hold, wait_s: float) -> LetGo | GiveUp | None:
+        if wait_s or self.stopping:
+            await self.sleep(wait_s)
+        while True:
+            wait_s = self._delays.wait_s(hold.model, self._on.clock.monotonic())
+            if self._on.ledger.stalled:
+                wait_s = max(wait_s, STALLED_WAIT_S)
+            if wait_s == 0:
+                return None
+            await self.sleep(wait_s)
+
+    def leave(self, hold: Hold) -> None:
+        """Nobody else waits."""
+
+    async def sleep(self, wait_s: float) -> None:
+        if not self.stopping:
+            await self._on.clock.asleep(wait_s)
+        if self.stopping:
+            raise Stopped
+
+
+class Dispatcher:
+    """The turns of a pool's jobs. `changed` is set whenever something has."""
+
+    def __init__(self, premises: Surroundings, line: Line, channel: LoopChannel, changed: asyncio.Event) -> None:
+        self._on, self._line, self._channel, self._changed = premises, line, channel, changed
+        self._holds: dict[int, Hold] = {}
+        self._waiting: dict[int, asyncio.Future[LetGo | GiveUp | None]] = {}
+        self._granted: dict[int, LetGo | GiveUp | None] = {}  # before they asked
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = False
+        self.heard: list[Callable[[News], None]] = []  # who else is told the news
+
+    # --- for jobs ---
+
+    def enter(self, hold: Hold) -> None:
+        """A job comes in hand, to wait for its turn, or with an attempt that is open already."""
+        row = hold.row
+        self._holds[row.id] = hold
+        failed_before = row.calls > (hold.attempt is not None)
+        strikes = row.strikes if hold.replay_id is None else 0
+        if hold.attempt is None:
+            self._line.enter(row.id, hold.model, strikes=strikes, failed_before=failed_before)
+        else:
+            now = self._on.clock.monotonic()
+            self._line.enter_calling(row.id, hold.model, now, strikes=strikes, failed_before=failed_before)
+        self.wake()
+
+    async def turn(self, hold: Hold, wait_s: float) -> LetGo | GiveUp | None:
+        """Wait for a job's turn. Its backoff is the line's to keep, since it began with the failure."""
+        if self._stopping:
+            raise Stopped
+        job = hold.row.id
+        if job in self._granted:
+            return self._granted.pop(job)
+        if (told := self._line.again(job)) is not None:
+            return told
+        future: asyncio.Future[LetGo | GiveUp | None] = asyncio.get_running_loop().create_future()
+        self._waiting[job] = future
+        self.wake()
+        try:
+            return await future
+        finally:
+            self._waiting.pop(job, None)
+
+    def leave(self, hold: Hold) -> None:
+        """A job is out of our hands. Safe to say twice."""
+        self._line.leave(hold.row.id)
+        self._holds.pop(hold.row.id, None)
+        self._granted.pop(hold.row.id, None)
+        self.wake()
+
+    async def sleep(self, wait_s: float) -> None:
+        if not self._stopping:
+            await self._on.clock.asleep(wait_s)
+        if self._stopping:
+            raise Stopped
+
+    # --- for claims ---
+
+    def claimable(self) -> tuple[int, tuple[str, ...], float]:
+        """As the line says, once nobody in hand can go; as many are kept for the claim (`give_back`)."""
+        self._give_turns()
+        if self._stopping:
+            raise Stopped
+        if self._on.ledger.stalled:
+            return 0, (), STALLED_WAIT_S
+        most, closed, wait_s = self._line.claimable(self._on.clock.monotonic())
+        self._heed_news()
+        self._line.calling += most
+        return most, closed, wait_s
+
+    def give_back(self, workers: int) -> None:
+        self._line.calling -= workers
+        self.wake()
+
+    # --- running ---
+
+    def wake(self) -> None:
+        """Something has changed: look again."""
+        self._changed.set()
+        self._wake.set()
+        if self._task is None and not self._stopping:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def stop(self) -> None:
+        """No new attempt starts."""
+        self._stopping = True
+        self._wake.set()
+        self._changed.set()
+
+    def close(self) -> None:
+        self.stop()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def until_changed(self, wait_s: float) -> None:
+        """Wait until something has changed, or so long."""
+        self._changed.clear()
+        await self._either(self._changed, wait_s)
+        if self._stopping:
+            raise Stopped
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            self._wake.clear()
+            wait_s = self._give_turns()
+            await self._either(self._wake, wait_s)
+
+    def _give_turns(self) -> float:
+        """Start whoever may start; return how long nobody else may."""
+        if self._stopping:
+            return math.inf
+        while True:
+            if self._on.ledger.stalled:
+                return STALLED_WAIT_S
+            now = self._on.clock.monotonic()
+            turn = self._line.next(now)
+            self._heed_news()
+            if not isinstance(turn, Go):
+                # With calls under way, what only time decides is looked at when the next of them is back.
+                return turn.wait_s if self._line.calling else min(turn.wait_s, turn.look_s)
+            self._line.started(turn.job, now)
+            self._answer(turn.job, None)
+
+    def _answer(self, job: int, told: LetGo | GiveUp | None) -> None:
+        future = self._waiting.pop(job, None)
+        if future is None:
+            self._granted[job] = told
+        elif not future.done():
+            future.set_result(told)
+
+    def _heed_news(self) -> None:
+        news, self._line.news[:] = self._line.news[:], []
+        for one in news:
+            match one:
+                case Forgiven(job):
+                    self._forgive(job)
+                case Leaves(job, then, _):
+                    self._line.leave(job)
+                    self._answer(job, then)
+                case GateMoved(model, why, for_s):
+                    self._say_gate(model, why, for_s)
+                case Pause() | Resumed():
+                    self._say_pause(one)
+            for tell in self.heard:
+                tell(one)
+
+    def _forgive(self, job: int) -> None:
+        hold = self._holds.get(job)
+        if hold is not None and hold.failed_attempt is not None:
+            self._on.ledger.submit(op.Forgive(job, hold.owner_id, hold.failed_attempt))
+
+    def _say_gate(self, model: str, why: object, for_s: float) -> None:
+        if why is None:
+            _log.info("gate_reopened", extra=fields(model=model or "*"))
+        else:
+            _log.warning("gate_closed", extra=fields(model=model or "*", why=str(why), for_s=round(for_s, 1)))
+
+    def _say_pause(self, one: Pause | Resumed) -> None:
+        if isinstance(one, Pause):
+            _log.warning("paused", extra=fields(model=one.scope or "*", reason=str(one.reason), for_s=one.for_s))
+        else:
+            _log.info("resumed", extra=fields(model=one.scope or "*"))
+
+    async def _either(self, event: asyncio.Event, wait_s: float) -> None:
+        """Wait for an event, or so long on the run's clock."""
+        if event.is_set() or wait_s <= 0:
+            await asyncio.sleep(0)
+            return
+        if wait_s == math.inf:
+            await event.wait()
+            return
+        loop = asyncio.get_running_loop()
+        both = [loop.create_task(_set(event)), loop.create_task(_slept(self._on.clock, wait_s))]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in both:
+                each.cancel()
+
+
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+async def _slept(clock: Clock, wait_s: float) -> None:
+    await clock.asleep(wait_s)

@@ -1,0 +1,217 @@
+"""Outages, quotas and pauses as a user meets them: the real SDK against a simulator that fails for everybody."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+
+from parked.job import State
+from parked.ledger import open_ledger
+from parked.ledger.store import Filters
+from parked.simulator import replies as reply
+from parked_exporter.collector import look
+
+
+@pytest.fixture(autouse=True)
+def _as_users_have_it(monkeypatch, url):
+    monkeypatch.delenv("PARKED_MAX_OUTAGE_S")
+
+
+@pytest.fixture
+def many(tmp_path):
+    """Returns a function that writes a file of so many jobs, of these models in turn."""
+
+    def write(count, *models):
+        models = models or ("gemini-3.5-flash",)
+        file = tmp_path / "many.jsonl"
+        lines = [
+            {"job_id": f"job-{n:03}", "model": models[n % len(models)], "payload": {"contents": f"{n}?"}}
+            for n in range(count)
+        ]
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return str(file)
+
+    return write
+
+
+def states(url):
+    with open_ledger(url) as ledger, ledger.ask() as reader:
+        assert reader.imbalances(thorough=True) == []
+        return {state: jobs for (_, state), jobs in reader.states().items()}
+
+
+def paused(url):
+    with open_ledger(url) as ledger, ledger.ask() as reader:
+        return [(row.pipeline, row.model, row.reason) for row in reader.pauses()]
+
+
+def test_a_key_that_is_revoked_in_mid_run_parks_nothing_and_the_next_run_answers_all(parked, api, many, url):
+    answered = []
+
+    def revoked(request):
+        answered.append(request.text)
+        return reply.bad_key() if len(answered) > 20 else None
+
+    api.answers(revoked)
+    file = many(60)
+    said = parked("run", file, "--pipeline", "nightly", "--concurrency", "4")
+
+    assert said.status == 4
+    assert states(url) == {State.SUCCEEDED: 20, State.PENDING: 40}
+    assert len(api.requests) <= 20 + 2 * 4
+    lines = said.err.splitlines()
+    assert (
+        "paused, all models: the key or token is invalid, expired, leaked, missing or doubled (auth_invalid)" in lines
+    )
+    assert "what to do: replace the credential" in lines
+    assert any("40 jobs of the pipeline 'nightly' pending" in line and "parked run" in line for line in lines)
+    assert paused(url) == [("nightly", "", "auth_invalid")]
+
+    api.answers(None)
+    again = parked("run", file, "--pipeline", "nightly")
+
+    assert again.status == 0
+    assert states(url) == {State.SUCCEEDED: 60}
+    assert paused(url) == []
+
+
+def test_a_run_that_finds_a_pause_has_one_job_try(parked, api, many, url):
+    api.answers(lambda request: reply.bad_key())
+    parked("run", many(30))
+    calls = len(api.requests)
+
+    assert parked("run", many(30)).status == 4
+    assert len(api.requests) == calls + 1
+    assert states(url) == {State.PENDING: 30}
+
+
+def test_one_model_of_two_that_is_retired_leaves_the_others_jobs_answered(parked, api, many, url):
+    api.answers(lambda request: reply.model_not_found() if request.model == "old" else None)
+
+    said = parked("run", many(40, "new", "old"))
+
+    assert said.status == 4
+    assert states(url) == {State.SUCCEEDED: 20, State.PENDING: 20}
+    assert "paused, the model old:" in said.err
+
+
+def test_empty_answers_for_everybody_pause_with_nothing_parked(parked, api, many, url, monkeypatch):
+    monkeypatch.setenv("PARKED_STOP_AFTER_ALIKE", "5")
+    api.answers(lambda request: reply.no_parts())
+
+    said = parked("run", many(40))
+
+    assert said.status == 4
+    assert states(url) == {State.PENDING: 40}
+    with open_ledger(url) as ledger, ledger.ask() as reader:
+        assert {row.strikes for row in reader.jobs(Filters(), states=[State.PENDING])} == {0}
+
+
+def test_blocked_prompts_in_a_row_are_parked_and_pause_nothing(parked, api, many, url):
+    api.answers(lambda request: reply.blocked_prompt("SAFETY") if int(request.text[:-1]) < 25 else None)
+
+    said = parked("run", many(60))
+
+    assert said.status == 1
+    assert states(url) == {State.PARKED: 25, State.SUCCEEDED: 35}
+    assert paused(url) == []
+
+
+def test_jobs_whose_own_file_is_denied_are_parked_and_stop_nobody(parked, api, many, url):
+    api.answers(lambda request: reply.permission_denied() if request.text in ("0?", "1?") else None)
+
+    said = parked("run", many(40))
+
+    assert said.status == 1
+    assert states(url) == {State.PARKED: 2, State.SUCCEEDED: 38}
+
+
+def test_what_was_left_over_in_another_batch_is_taken_up_beside_the_new_file(parked, api, many, url):
+    api.answers(lambda request: reply.bad_key())
+    parked("run", many(10), "--batch", "monday")
+    api.answers(None)
+
+    said = parked("run", many(10), "--batch", "tuesday")
+
+    assert said.status == 0
+    assert "left over from earlier: 10 succeeded" in said.err
+    assert states(url) == {State.SUCCEEDED: 20}
+
+
+def test_a_rate_below_one_call_a_minute_or_none_at_all_is_refused(parked, many):
+    for rate in ("0", "-3", "nan", "many"):
+        said = parked("run", many(1), "--rpm", rate)
+
+        assert said.status == 2
+        assert "--rpm" in said.err
+
+
+def test_a_time_to_wait_until_must_lie_ahead(parked, many):
+    said = parked("run", many(1), "--wait-until", "2020-01-01")
+
+    assert said.status == 2
+    assert "--wait-until must lie ahead" in said.err
+
+
+def test_the_summary_and_the_metrics_tell_of_a_pause(parked, api, many, url):
+    api.answers(lambda request: reply.bad_key())
+    parked("run", many(10), "--pipeline", "nightly")
+
+    said = parked("summary")
+
+    assert any(
+        line.startswith("paused: nightly, all models, since") and "auth_invalid, replace" in line
+        for line in said.out.splitlines()
+    )
+    (pause,) = json.loads(parked("summary", "--json").out)["pauses"]
+    assert (pause["pipeline"], pause["model"], pause["reason"]) == ("nightly", None, "auth_invalid")
+    assert look(url, tasks=()).pauses == [("nightly", "*", "auth_invalid")]
+
+
+def test_a_run_that_waits_goes_on_by_itself_once_the_key_works_again(parked, api, many, url, monkeypatch):
+    monkeypatch.setattr("parked.line.RESUME_S", 0.5)
+    asked = []
+
+    def mended_at_the_third_try(request):
+        asked.append(request)
+        return reply.bad_key() if len(asked) <= 5 else None
+
+    api.answers(mended_at_the_third_try)
+
+    said = parked("run", many(20), "--wait", "--concurrency", "1")
+
+    assert said.status == 0
+    assert states(url) == {State.SUCCEEDED: 20}
+    assert paused(url) == []
+
+
+def test_a_run_waits_no_longer_than_it_is_told(parked, api, many, url, monkeypatch):
+    monkeypatch.setattr("parked.line.RESUME_S", 0.2)
+    api.answers(lambda request: reply.bad_key())
+
+    said = parked("run", many(20), "--wait-until", "1s")
+
+    assert said.status == 4
+    assert states(url) == {State.PENDING: 20}
+
+
+def test_a_worker_that_stays_goes_on_after_a_pause(parked, api, many, url, monkeypatch):
+    monkeypatch.setattr("parked.line.RESUME_S", 0.5)
+    parked("submit", many(20))
+    asked = []
+
+    def mended(request):
+        asked.append(request)
+        if len(asked) == 30:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return reply.bad_key() if len(asked) <= 10 else None
+
+    api.answers(mended)
+
+    said = parked("work", "--concurrency", "2")
+
+    assert said.status == 143
+    assert states(url) == {State.SUCCEEDED: 20}

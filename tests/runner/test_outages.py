@@ -1,0 +1,113 @@
+"""Outages in compressed time: the real SDK against the simulator, a real ledger, and a clock that runs fifty times."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+
+import pytest
+
+import parked
+from parked.job import State
+from parked.policy import Policy
+from parked.simulator import replies as reply
+
+FASTER = 50
+
+
+class FastClock:
+    """The machine's clock, running so many times."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+
+    def time(self) -> float:
+        return 1_800_000_000.0 + self.monotonic()
+
+    def monotonic(self) -> float:
+        return (time.monotonic() - self.began) * FASTER
+
+    def sleep(self, wait_s, stop) -> None:
+        stop.wait(wait_s / FASTER)
+
+    async def asleep(self, wait_s: float) -> None:
+        await asyncio.sleep(wait_s / FASTER)
+
+
+@pytest.fixture
+def fast(ledger_url):
+    """A clock that runs fast, and a ledger that goes by it."""
+    clock = FastClock()
+    with parked.open_ledger(ledger_url, clock=clock.time) as ledger:
+        yield clock, ledger
+
+
+@pytest.fixture
+def run(fast, gemini):
+    """Returns a function that runs so many jobs and counts how they ended."""
+    clock, ledger = fast
+
+    def run(count, *, concurrency=8, **policy):
+        runner = parked.AsyncRunner(ledger, gemini, clock=clock, policy=Policy(**policy))
+        jobs = [parked.Job(f"a-{n}", model="m", payload={"contents": f"{n}?"}) for n in range(count)]
+
+        async def main():
+            ended = Counter([outcome.state async for outcome in runner.run_many(jobs, concurrency=concurrency)])
+            await gemini._client.aio.aclose()
+            return ended
+
+        ended = asyncio.run(main())
+        with ledger.ask() as reader:
+            assert reader.imbalances(thorough=True) == []
+        return ended
+
+    return run
+
+
+def test_two_minutes_of_503_park_nobody_and_cost_few_calls(run, fast, simulator):
+    clock, _ = fast
+    in_outage: list = []
+
+    def overloaded(request):
+        if 5 < clock.monotonic() < 125:
+            in_outage.append(request)
+            return reply.overloaded()
+        return None
+
+    simulator.answers(overloaded)
+    ended = run(400)
+
+    assert ended == {State.SUCCEEDED: 400}
+    assert 0 < len(in_outage) <= 8 + 25
+
+
+def test_stubborn_jobs_first_in_the_line_are_parked_and_the_others_answered(run, simulator):
+    simulator.answers(lambda request: reply.server_error() if int(request.text[:-1]) < 20 else None)
+
+    assert run(100) == {State.PARKED: 20, State.SUCCEEDED: 80}
+
+
+def test_a_rate_limit_is_waited_for_and_nobody_is_parked(run, fast, simulator):
+    clock, _ = fast
+    refused: list = []
+
+    def limited(request):
+        if len(refused) < 3 and clock.monotonic() > 1:
+            refused.append(request)
+            return reply.rate_limited(retry_delay_s=20)
+        return None
+
+    simulator.answers(limited)
+
+    assert run(60) == {State.SUCCEEDED: 60}
+    assert len(refused) == 3
+
+
+def test_an_outage_that_lasts_leaves_its_jobs_pending(run, fast, simulator):
+    simulator.answers(lambda request: reply.overloaded())
+
+    assert run(20, max_outage_s=60.0) == {State.PENDING: 20}
+    _, ledger = fast
+    with ledger.ask() as reader:
+        assert [(row.model, row.reason) for row in reader.pauses()] == [("m", "overloaded")]
