@@ -250,42 +250,35 @@ def test_jobs_that_a_lost_commit_did_not_start_stay_as_they_are(wire, postgres_u
 # --- a server that takes nothing ---------------------------------------------------------------------------------
 
 
-def test_a_server_without_a_connection_left_is_waited_for_and_said_once(pipeline, said):
-    with running("-c", "max_connections=12", "-c", "superuser_reserved_connections=0") as server:
-        server.run("CREATE DATABASE ledger", "CREATE ROLE boss SUPERUSER LOGIN")
-        crowd: list[psycopg.Connection] = []
+def test_a_server_without_a_connection_left_is_waited_for_and_said_once(postgres, postgres_url, pipeline, said):
+    open_ledger(postgres_url).close()
+    postgres.run(
+        "DROP ROLE IF EXISTS crowded",
+        "CREATE ROLE crowded LOGIN",
+        "GRANT USAGE ON SCHEMA parked TO crowded",
+        "GRANT ALL ON ALL TABLES IN SCHEMA parked TO crowded",
+        "GRANT ALL ON ALL SEQUENCES IN SCHEMA parked TO crowded",
+        database="ledger",
+    )
+    url = postgres.url("ledger", user="crowded")
 
-        def fill() -> None:
-            boss = psycopg.connect(server.url("ledger"), autocommit=True)
-            crowd.append(boss)
-            while True:
-                try:
-                    crowd.append(psycopg.connect(server.url("ledger")))
-                except psycopg.OperationalError:
-                    break
-            wait_until(lambda: _one_more(server, crowd, boss))
-            with pytest.raises(LedgerUnavailable, match="has no connection left; raise max_connections"):
-                open_ledger(server.url("ledger"))
-            threading.Timer(1.5, close_all).start()
+    def fill() -> None:
+        postgres.run("ALTER ROLE crowded CONNECTION LIMIT 0")
+        threading.Timer(2.5, make_room).start()
+        end_writers(postgres)
+        with pytest.raises(LedgerUnavailable, match="has no connection left; raise max_connections"):
+            open_ledger(url)
 
-        def close_all() -> None:
-            for connection in crowd:
-                connection.close()
+    def make_room() -> None:
+        postgres.run("ALTER ROLE crowded CONNECTION LIMIT -1")
 
-        pipeline.at = {50: fill}
-        with open_ledger(server.url("ledger")) as ledger:
+    pipeline.at = {50: fill}
+    try:
+        with open_ledger(url) as ledger:
             pipeline.check(ledger, pipeline.run(ledger))
             wait_until(lambda: said() == ONCE)
-
-
-def _one_more(server: Postgres, crowd: list[psycopg.Connection], boss: psycopg.Connection) -> bool:
-    """Take the place of a connection that is ended, if its owner doesn't come back for it first."""
-    boss.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'parked'")
-    try:
-        crowd.append(psycopg.connect(server.url("ledger")))
-    except psycopg.OperationalError:
-        return False
-    return True
+    finally:
+        postgres.run("DROP OWNED BY crowded", "DROP ROLE crowded", database="ledger")
 
 
 def test_a_statement_timeout_costs_nothing_and_is_said_once(postgres, postgres_url, pipeline, said):
