@@ -184,7 +184,8 @@ class Sharing:
 
     def _heed_gate(self, row: op.GateRow, now: float) -> None:
         gate = self._line.gates.of(row.model)
-        wait_s = 0.0 if row.closed_for_s is None else min(row.closed_for_s, LONGEST_S)
+        # No longer than it was closed for when it was written: the ledger's clock may have been set back since.
+        wait_s = 0.0 if row.closed_for_s is None else min(row.closed_for_s + min(0.0, row.changed_s), LONGEST_S)
         if row.why == Why.OUTAGE and wait_s > -STALE_S:
             self._noted.add(row.model)
             if gate.why is not Why.OUTAGE:

@@ -217,14 +217,15 @@ def test_a_job_handed_back_in_its_backoff_is_not_held_for_days(commands, books, 
 def test_a_parked_job_is_due_when_its_time_has_come_and_never_days_later(
     commands, books, simulator, wall_clock, file, ahead_s
 ):
-    simulator.will_answer(reply.rate_limited(retry_delay_s=200))
+    delay = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "200s"}
+    simulator.will_answer(reply.error(503, "UNAVAILABLE", "overloaded", [delay]))
     commands.run("parked", "run", file("job-0"))
     assert "not due until" in commands.run("parked", "replay", "--all", "--apply").said
 
     wall_clock.set(ahead_s)
     commands.run("parked", "replay", "--all", "--apply")
 
-    assert books.state() == ("recovered", "exhausted:429")
+    assert books.state() == ("recovered", "exhausted:503")
 
 
 def test_jobs_keep_their_order(commands, books, simulator, wall_clock, file):
