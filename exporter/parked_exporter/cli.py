@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from parked.cli.exits import Exit
-from parked.cli.frame import Parser
+from parked.cli.frame import Parser, Shown
 from parked.errors import SettingsError
 from parked.ledger import full_name
 from parked.logs import configure
@@ -38,6 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             {"ledger": arguments.ledger, "listen": arguments.listen, "log_level": arguments.log_level}
         )
         full_name(settings.ledger)
+    except Shown:
+        return int(Exit.OK)
     except SettingsError as exc:
         return _say(str(exc), Exit.USAGE)
     if arguments.check:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Final
 
 from parked.gate import PROBE_S, Gate, Why
 from parked.gates import Gates
 from parked.news import Forgiven, GateMoved, Go, Leaves, News, Pause, Resumed, Wait, Waits
+from parked.pace import Pace
 from parked.pauses import ALL, OUTAGE, QUOTA, Doubt, Doubts, Step, covers, is_everybodys, scope_of
 from parked.policy import MAX_REFUSALS, GiveUp, LetGo, Policy, Retry, Ruling, backoff_s, decide
 from parked.standing import InLine, Queue, Stand
@@ -54,6 +56,7 @@ class Line:
         self._of: dict[str, int] = {}  # jobs in line by model
         self._order = 0
         self._last_probe: int | None = None
+        self._before_day: dict[str, tuple[Pace, float]] = {}  # the pace before a day's quota was met, closed until
         self._day_until: dict[str, float] = {}  # when a day's quota is to be asked again
         self._answering: set[str] = set()  # models that have answered in this run
         self._said: dict[str, Why | None] = {}
@@ -264,6 +267,8 @@ class Line:
             gate.succeeded(now, started_n=one.begun_n, n=n, first=first)
             gate.ok_began_at = max(gate.ok_began_at, one.begun_at)
         self._day_until.pop(one.model, None)
+        if one.begun_at >= self._before_day.get(one.model, (None, math.inf))[1]:
+            del self._before_day[one.model]  # the day wasn't over
         self._answering.add(one.model)
         cleared = self.doubts.succeeded(one.model, started_n=one.begun_n)
         for job in cleared.jobs:
@@ -315,7 +320,12 @@ class Line:
             delay_s = DAY_DELAY_S if is_day else PROBE_S
         for other in {self.gates.of(one.model), self.gates.all} - {gate}:
             other.answered(now, started_n=one.begun_n, n=n)
+        pace = copy(gate.pace)
         gate.refused(now, started_n=one.begun_n, n=n, delay_s=delay_s)
+        if is_day and scope in self.paused:
+            gate.pace = pace
+        elif is_day:
+            self._before_day.setdefault(scope, (pace, gate.until))
         one.met_outage = True
         ask_again = self._day_until.get(scope)
         if is_day and ask_again is None:
@@ -565,6 +575,9 @@ class Line:
             return  # a pause that leaves nothing pending is none
         if reason is Reason.DAILY_QUOTA_EXHAUSTED:
             until = now + day_left_s
+            # A day that is over says nothing of how many calls a minute takes.
+            gate = self.gates.of(scope)
+            gate.pace, _ = self._before_day.pop(scope, (gate.pace, until))
         resume_at = now + RESUME_S if until is None else max(until, now)
         if not (self.keeps or self.resumes):
             resume_at = math.inf
@@ -582,6 +595,7 @@ class Line:
         """Have one job try whether the cause is mended."""
         del self.paused[scope]
         self._day_until.pop(scope, None)
+        self._before_day.pop(scope, None)
         self.doubts.from_elsewhere(scope, paused.reason, n=self.gates.last_n)
         gate = self.gates.of(scope)
         gate.outage_since = gate.refused_since = None

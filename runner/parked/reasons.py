@@ -26,6 +26,12 @@ EXPLAINED: Final[dict[str, Explained]] = {
 }
 
 
+def going_on(remedy: str) -> str:
+    """A remedy for jobs that are pending, and so need no replay."""
+    text = remedy.replace(", then replay", ", then go on").replace("replay once", "go on once")
+    return text.replace("replay after", "go on after")
+
+
 def explain(reason: str) -> Explained:
     """Return meaning and remedy of a reason; one that only a newer parked knows is `unclassified`."""
     return EXPLAINED.get(reason, EXPLAINED[Reason.UNCLASSIFIED])

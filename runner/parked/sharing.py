@@ -183,6 +183,8 @@ class Sharing:
             self._heed_pause(pause, consulted.now)
 
     def _heed_gate(self, row: op.GateRow, now: float) -> None:
+        if self._line.policy.max_outage_s == 0:
+            return  # nothing is waited for that the job itself hasn't met
         gate = self._line.gates.of(row.model)
         # No longer than it was closed for when it was written: the ledger's clock may have been set back since.
         wait_s = 0.0 if row.closed_for_s is None else min(row.closed_for_s + min(0.0, row.changed_s), LONGEST_S)
@@ -194,6 +196,9 @@ class Sharing:
         elif row.why == Why.RATE and wait_s > 0:
             if now + wait_s > gate.until:
                 gate.why, gate.until = gate.why or Why.RATE, now + wait_s
+                # Since when it is waited: what outlasts `max_outage_s` pauses, wherever it was met.
+                if gate.refused_since is None:
+                    gate.refused_since = now - max(0.0, row.changed_s)
         elif row.why is None and row.model in self._noted:
             self._noted.discard(row.model)
             self._closed_elsewhere.discard(row.model)

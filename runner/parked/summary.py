@@ -15,7 +15,7 @@ from parked.clock import iso_text, minute_text, span_text
 from parked.job import State
 from parked.ledger.store import Cause, Filters, Reader
 from parked.plain import printable
-from parked.reasons import explain
+from parked.reasons import explain, going_on
 
 LAST_SUMMARY: Final = "last_summary"  # the mark that a scheduled summary leaves: when it was made, in epoch seconds
 
@@ -156,7 +156,7 @@ def render(summary: Summary) -> str:
         until = "" if pause.until is None else f" until {minute_text(pause.until)}"
         lines.append(
             f"paused: {pause.pipeline}, {pause.model or 'all models'}, since {minute_text(pause.since)}{until}:"
-            f" {pause.reason}, {explain(pause.reason).remedy}"
+            f" {pause.reason}, {going_on(explain(pause.reason).remedy)}"
         )
     return "\n".join(map(printable, lines))
 

@@ -219,7 +219,8 @@ class Dispatcher:
 
     def _say_pause(self, one: Pause | Resumed) -> None:
         if isinstance(one, Pause):
-            _log.warning("paused", extra=fields(model=one.scope or "*", reason=str(one.reason), for_s=one.for_s))
+            for_s = None if one.for_s is None else round(one.for_s, 1)
+            _log.warning("paused", extra=fields(model=one.scope or "*", reason=str(one.reason), for_s=for_s))
         else:
             _log.info("resumed", extra=fields(model=one.scope or "*"))
 

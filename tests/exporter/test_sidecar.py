@@ -285,6 +285,14 @@ def test_a_wrong_flag_is_status_2(flags):
     assert run(*flags).returncode == 2
 
 
+@pytest.mark.parametrize(("flag", "says"), [("--help", "usage: parked-exporter"), ("--version", "parked-exporter 0.")])
+def test_help_and_version_are_shown_and_nothing_else(flag, says):
+    ended = run(flag)
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith(says)
+
+
 def test_check_ends_with_0_where_all_is_fine_and_starts_nothing(tmp_path):
     ended = run("--check", "--ledger", f"sqlite:///{tmp_path / 'none.db'}")
 

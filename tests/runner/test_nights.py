@@ -135,6 +135,7 @@ def test_the_days_quota_pauses_until_its_reset_with_nothing_parked():
     assert [(pause.scope, pause.reason) for pause in night.pauses] == [("m", Reason.DAILY_QUOTA_EXHAUSTED)]
     assert night.pauses[0].for_s == DAY_LEFT_S
     assert night.calls_between(10, 1e9) <= 64
+    assert night.gates.of("m").pace.per_s is None  # a day that is over says nothing of how many calls a minute takes
     again = Night(dict.fromkeys(night.pending, "m"), steady, strikes=night.strikes).run()
     assert all_answered(again)
 

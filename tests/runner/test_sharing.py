@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import time
+from contextlib import closing
 
 import pytest
 
 import parked
+from parked.cli import main as main_command
 from parked.gate import Why
 from parked.job import State
+from parked.ledger import open_ledger
 from parked.ledger import operations as op
+from parked.ledger.codec import encode, identity
 from parked.policy import Policy
 from parked.pool import Pool
 from parked.running import Running
@@ -119,6 +125,20 @@ def test_the_pace_of_a_run_is_where_the_next_one_begins(processes, ledger_url):
     assert asyncio.run(main()) == 3.0
 
 
+def test_a_gate_that_was_closed_when_the_clock_was_ahead_opens_in_its_time(processes, ledger_url):
+    with open_ledger(ledger_url, clock=lambda: time.time() + 3 * 86_400) as ledger:
+        ledger.record(op.Consult((op.GateState("m", Why.RATE, closed_for_s=0.2, pace_per_s=None),)))
+
+    async def ok(payload, model):
+        return "ok"
+
+    async def main():
+        async with asyncio.timeout(20):
+            return await run(*processes(ok), "a-1")
+
+    assert asyncio.run(main()) == [State.SUCCEEDED]
+
+
 @pytest.mark.parametrize("pace", [-1.0, 0.0, float("inf"), float("nan")])
 def test_a_row_that_makes_no_sense_changes_nothing(processes, ledger_url, pace):
     with parked.open_ledger(ledger_url) as ledger:
@@ -156,3 +176,57 @@ def test_a_stale_key_of_one_process_stops_that_process_only(processes):
 
     assert stopped == [State.PENDING] * 10
     assert answered == [State.SUCCEEDED] * 60
+
+
+def test_a_rate_limit_that_another_met_and_that_outlasts_what_is_waited_for_pauses_here_too(processes, ledger_url):
+    with open_ledger(ledger_url) as ledger:
+        ledger.record(op.Consult((op.GateState("m", Why.RATE, closed_for_s=3600.0, pace_per_s=None),)))
+
+    async def ok(payload, model):
+        return "ok"
+
+    async def main():
+        async with asyncio.timeout(20):
+            return await run(*processes(ok, max_outage_s=900.0), "a-1", "a-2")
+
+    assert asyncio.run(main()) == [State.PENDING, State.PENDING]
+
+
+def test_without_forgiveness_nobody_waits_for_what_another_met(processes, ledger_url):
+    with open_ledger(ledger_url) as ledger:
+        ledger.record(op.Consult((op.GateState("m", Why.RATE, closed_for_s=3600.0, pace_per_s=None),)))
+
+    async def ok(payload, model):
+        return "ok"
+
+    async def main():
+        async with asyncio.timeout(20):
+            return await run(*processes(ok, max_outage_s=0.0), "a-1")
+
+    assert asyncio.run(main()) == [State.SUCCEEDED]
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        "INSERT INTO gates (model, pace_per_s, changed_at) VALUES ('m', 'fast', 1)",
+        "INSERT INTO gates (model, reason, closed_until, changed_at) VALUES ('m', 'rate', 'noon', 1)",
+        "INSERT INTO gates (model, reason, closed_until, changed_at) VALUES ('m', 'rate', 9e15, 'noon')",
+        "INSERT INTO pauses (pipeline, model, reason, fault_began_at, since) VALUES ('default', 'm', 'x', 'noon', 1)",
+        "INSERT INTO pauses (pipeline, model, reason, fault_began_at, since) VALUES ('default', 'm', 'x', 1, 9e300)",
+    ],
+)
+def test_a_row_that_somebody_filled_with_nonsense_stops_nothing(tmp_path, nonsense, monkeypatch, capsys):
+    """On SQLite, which takes text for a number."""
+    url = f"sqlite:///{tmp_path}/parked.db"
+    monkeypatch.setenv("PARKED_LEDGER", url)
+    with open_ledger(url) as ledger:
+        ledger.record(op.Accept("default", "", "a", "m", encode("x"), identity("x"), caller="asking:ask"))
+    with closing(sqlite3.connect(tmp_path / "parked.db", isolation_level=None)) as behind_its_back:
+        behind_its_back.execute(nonsense)
+    (tmp_path / "asking.py").write_text("def ask(payload, model):\n    return 'ok'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    assert main_command(["work", "--until-empty"]) == 0
+    assert main_command(["summary"]) == 0
+    assert "clean (0 parked)" in capsys.readouterr().out

@@ -48,7 +48,10 @@ class Drain:
             tell_lost(lost)
             os._exit(Exit.SURROUNDINGS if lost else _STATUS[number])
         self.received, self._received_at = number, now
-        hint(f"{number.name}: no new call starts; those that run get {drain_s:g} s. The same again ends at once")
+        hint(
+            f"{number.name}: no new call starts; those that run get {drain_s:g} s."
+            " The same again, a second later, ends at once"
+        )
         pool.stop()
 
 

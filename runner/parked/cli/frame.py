@@ -84,10 +84,10 @@ class Parser(argparse.ArgumentParser):
         raise SettingsError(f"{message} (see {self.prog} --help)")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        raise _Shown
+        raise Shown
 
 
-class _Shown(Exception):
+class Shown(Exception):
     """--help or --version was printed; there is nothing else to do."""
 
 
@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status = _run(words)
         sys.stdout.flush()
-    except _Shown:
+    except Shown:
         status = Exit.OK
     except SystemExit:
         hint("parked: the caller or the check ended the program (SystemExit); jobs that were not finished are pending")

@@ -30,14 +30,13 @@ class Pauses:
 
     def tell(self) -> None:
         """Say of each pause what happened, and what to do about it."""
-        from parked.reasons import explain
+        from parked.reasons import explain, going_on
 
         for pause in self.now.values():
             what = explain(pause.reason)
             where = f"the model {pause.scope}" if pause.scope else "all models"
             hint(f"paused, {where}: {what.meaning} ({pause.reason})")
-            remedy = what.remedy.replace(", then replay", "").replace("replay once", "go on once")
-            hint(f"what to do: {remedy.replace('replay after', 'go on after')}")
+            hint(f"what to do: {going_on(what.remedy)}")
 
 
 def waiting_text(waits: Waits | None) -> str:
@@ -71,7 +70,10 @@ def tell_pending(ledger: Ledger, *, pipeline: str | None, go_on: str) -> int:
 
 def tell_orphans(orphans: list[JobRow]) -> None:
     """Say that a process has died, and what became of its jobs."""
+    from parked.ledger.moves import MAYBE_SENT
+
     if orphans:
-        hint(
-            f"{counted(len(orphans), 'job')} of a process that died parked as orphaned: their calls may have been made"
-        )
+        sent = sum(row.reason == MAYBE_SENT for row in orphans)
+        whose = "their calls" if sent in (0, len(orphans)) else f"the calls of {sent}"
+        what = "may have been made" if sent else "were not made"
+        hint(f"{counted(len(orphans), 'job')} of a process that died parked as orphaned: {whose} {what}")

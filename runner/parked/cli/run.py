@@ -7,7 +7,7 @@ import asyncio
 import gc
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from parked.cli.drain import Drain, tell_lost
@@ -18,7 +18,7 @@ from parked.cli.progress import Progress, progress
 from parked.cli.taking_on import add_job_flags, check_job_flags, refuse_conflicts, tell_created, tell_rejected
 from parked.cli.tally import Tally
 from parked.clock import from_now_s
-from parked.errors import OutputFailed
+from parked.errors import OutputFailed, ParkedError
 from parked.job import ANSWERED, Job, State
 from parked.settings import Settings
 
@@ -212,10 +212,26 @@ class _Work:
             for timer in timers.values():
                 timer.cancel()
 
+    def _known_here(self) -> int:
+        """How many of the file's jobs the ledger knows, with what was still being accepted when the run ended."""
+        from parked.ledger.operations import Consult
+        from parked.pool import CHUNK
+
+        args, known = self._args, 0
+        with suppress(ParkedError):
+            self._ledger.record(Consult())  # changes nothing, and comes after all that was handed in before
+            with self._ledger.ask() as reader:
+                for chunk in self._scanned.chunks(CHUNK):
+                    known += len(reader.identities(args.pipeline, args.batch, [job.job_id for job in chunk]))
+        return known
+
     def tell(self) -> None:
         """The last lines: what was what, and what is still to be done."""
         args, tally = self._args, self._tally
-        tally.not_taken_on = self._scanned.jobs - tally.seen  # the run was stopped before
+        if tally.seen < self._scanned.jobs:  # the run was stopped before
+            known = self._known_here()
+            tally.pending += max(0, known - tally.seen)
+            tally.not_taken_on = self._scanned.jobs - tally.seen
         tell_rejected(self._scanned)
         if tally.parked or tally.parked_before or tally.taken_up[State.PARKED]:
             words = flag("--pipeline", args.pipeline) + (flag("--batch", args.batch) if args.batch else [])

@@ -29,7 +29,7 @@ from parked.ledger.postgres_schema import PostgresSchema, begin
 from parked.ledger.postgres_scrubbing import scrub
 from parked.ledger.postgres_server import ANOTHER_SESSION, BEGIN_READING, PATIENCE_S, Server
 from parked.ledger.reading import SqlReader
-from parked.ledger.rows import attempt_state, closing_columns, job_row, owner_row
+from parked.ledger.rows import attempt_state, closing_columns, gate_columns, job_row, owner_row, pause_rows
 from parked.ledger.statements import load
 from parked.ledger.store import ConnectionLost, Contended, InDoubt
 from parked.ledger.tables import Explained, Row, take_over
@@ -383,10 +383,10 @@ class PostgresStore(Books):
         self._do("set_gate", **values)
 
     def gates(self) -> list[tuple[Any, ...]]:
-        return self._do("gates").fetchall()
+        return gate_columns(self._do("gates"))
 
     def pauses(self) -> list[op.PauseRow]:
-        return [op.PauseRow._make(row) for row in self._do("pauses")]
+        return pause_rows(self._do("pauses"))
 
     def take_probe(self, row: op.ClaimProbe) -> bool:
         return self._hit("claim_probe", **row._asdict(), now=self.now)

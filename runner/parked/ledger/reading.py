@@ -19,7 +19,7 @@ from parked.ledger.counters import Metric
 from parked.ledger.labels import Labels
 from parked.ledger.migrations import migrations
 from parked.ledger.operations import JobRow, OwnerRow, PauseRow
-from parked.ledger.rows import JOB_COLUMNS, answer_row, attempt_row, job_row, owner_row
+from parked.ledger.rows import JOB_COLUMNS, answer_row, attempt_row, gate_columns, job_row, owner_row, pause_rows
 from parked.ledger.store import AnswerRow, AttemptRow, Cause, CounterRow, Erasure, Filters, Imbalance, Sent
 
 NAMED_AT_MOST: Final = 100  # ids in one finding of the audit
@@ -235,10 +235,10 @@ class SqlReader(ABC):
         return None if value is None else json.loads(value)
 
     def pauses(self) -> list[PauseRow]:
-        return [PauseRow._make(row) for row in self._ask("pauses")]
+        return pause_rows(self._ask("pauses_of_pending"))
 
     def gates(self) -> list[tuple[str, str | None, float | None]]:
-        return [(model, why, closed_until) for model, why, closed_until, *_ in self._ask("gates")]
+        return [(model, why, closed_until) for model, why, closed_until, *_ in gate_columns(self._ask("gates"))]
 
     def leases(self) -> dict[str, int]:
         return dict(self._ask("leases").fetchall())

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from parked.job import State
 from parked.ledger.codec import Body
 from parked.ledger.moves import AttemptState, Change
-from parked.ledger.operations import JobRow, OwnerFacts, OwnerRow
+from parked.ledger.operations import JobRow, OwnerFacts, OwnerRow, PauseRow
 from parked.ledger.store import AnswerRow, AttemptRow
 from parked.verdict import Kind, Reason, Scope
 
@@ -17,7 +18,11 @@ _REASONS: Final[Mapping[str | None, Reason]] = {reason.value: reason for reason 
 _KINDS: Final[Mapping[str | None, Kind | None]] = {None: None, **{kind.value: kind for kind in Kind}}
 _SCOPES: Final[Mapping[str | None, Scope | None]] = {None: None, **{scope.value: scope for scope in Scope}}
 
+LATEST: Final = 1e11  # UTC epoch seconds; no time that anybody means lies behind it
 JOB_COLUMNS: Final = len(JobRow._fields)
+
+
+GateColumns = tuple[str, str | None, float | None, float | None, float | None, float]
 
 
 def job_row(columns: Iterable[Any]) -> JobRow:
@@ -36,6 +41,30 @@ def owner_row(columns: Sequence[Any]) -> OwnerRow:
     facts = OwnerFacts(*columns[:8])
     id, beat, started_at, beat_at, ended_at, lost_at = columns[8:]
     return OwnerRow(id, facts, beat, started_at, beat_at, ended_at, lost_at)
+
+
+def moment(value: Any) -> float | None:
+    """A time or a rate as it was stored; None where there is none, or where what stands there makes no sense."""
+    is_one = isinstance(value, (int, float)) and math.isfinite(value) and abs(value) < LATEST
+    return value if is_one else None
+
+
+def gate_columns(rows: Iterable[Sequence[Any]]) -> list[GateColumns]:
+    """What is known of gates: (model, why, closed until, pace a second, outage since, when it was written)."""
+    return [
+        (model, why, moment(closed_until), moment(pace_per_s), moment(outage_since), written_at)
+        for model, why, closed_until, pace_per_s, outage_since, changed_at in rows
+        if (written_at := moment(changed_at)) is not None
+    ]
+
+
+def pause_rows(rows: Iterable[Sequence[Any]]) -> list[PauseRow]:
+    found = (PauseRow._make(row) for row in rows)
+    return [
+        pause._replace(until=moment(pause.until))
+        for pause in found
+        if moment(pause.fault_began_at) is not None and moment(pause.since) is not None
+    ]
 
 
 def answer_row(columns: Sequence[Any]) -> AnswerRow:

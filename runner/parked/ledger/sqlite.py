@@ -21,7 +21,7 @@ from parked.ledger.moves import AttemptState, Change
 from parked.ledger.newfile import new_file
 from parked.ledger.operations import JobRow, Lane
 from parked.ledger.reading import SqlReader
-from parked.ledger.rows import attempt_state, closing_columns, job_row, owner_row
+from parked.ledger.rows import attempt_state, closing_columns, gate_columns, job_row, owner_row, pause_rows
 from parked.ledger.scrubbing import scrub
 from parked.ledger.sqlite_copy import write_copy
 from parked.ledger.sqlite_file import (
@@ -353,10 +353,10 @@ class SqliteStore(Books):
         self._connection.execute(SQL["set_gate"], values)
 
     def gates(self) -> list[tuple[Any, ...]]:
-        return self._connection.execute(SQL["gates"], {}).fetchall()
+        return gate_columns(self._connection.execute(SQL["gates"], {}))
 
     def pauses(self) -> list[op.PauseRow]:
-        return [op.PauseRow._make(row) for row in self._connection.execute(SQL["pauses"], {})]
+        return pause_rows(self._connection.execute(SQL["pauses"], {}))
 
     def take_probe(self, row: op.ClaimProbe) -> bool:
         return self._hit(SQL["claim_probe"], row._asdict() | {"now": self.now})

@@ -58,7 +58,8 @@ def test_where_no_outage_is_noted_anybody_goes(ledger, us):
     assert ledger.record(op.ClaimProbe("m", us, 4.0)) == 0.0
 
 
-def test_a_pause_stands_until_a_call_begun_after_its_fault_succeeds(ledger, wall, us):
+def test_a_pause_stands_until_a_call_begun_after_its_fault_succeeds(ledger, desk, wall, us):
+    desk.accept("a-1", pipeline="p")
     ledger.record(op.SetPause("p", "", "auth_invalid", 10.0, None, us))
     with ledger.ask() as reader:
         (row,) = reader.pauses()
@@ -67,6 +68,20 @@ def test_a_pause_stands_until_a_call_begun_after_its_fault_succeeds(ledger, wall
     assert ledger.record(op.ClearPause("p", "", 20.0)) is False
     assert ledger.record(op.ClearPause("p", "", 5.0)) is True
     assert consulted(ledger).pauses == []
+
+
+def test_a_pause_that_holds_back_nothing_any_more_is_shown_to_nobody(ledger, desk, us):
+    job = desk.accept("a-1", pipeline="p", model="retired").row
+    desk.accept("a-2", pipeline="p", model="other")
+    ledger.record(op.SetPause("p", "retired", "model_not_found", 10.0, None, us))
+
+    def shown():
+        with ledger.ask() as reader:
+            return [pause.model for pause in reader.pauses()]
+
+    assert shown() == ["retired"]
+    ledger.record(op.Discard(job.id, "the model is gone"))
+    assert shown() == []
 
 
 def test_a_pause_knows_when_its_cause_ends(ledger, wall, us):

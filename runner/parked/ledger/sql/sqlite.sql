@@ -380,6 +380,15 @@ DELETE FROM pauses WHERE pipeline = :pipeline AND model = :model AND fault_began
 -- name: pauses
 SELECT pipeline, model, reason, fault_began_at, since, until, owner_id FROM pauses ORDER BY pipeline, model;
 
+-- name: pauses_of_pending
+-- The same without those that hold back nothing any more: what was pending there was discarded, say.
+SELECT pipeline, model, reason, fault_began_at, since, until, owner_id FROM pauses
+ WHERE EXISTS (
+    SELECT 1 FROM jobs
+     WHERE state = 'pending' AND jobs.pipeline = pauses.pipeline AND pauses.model IN ('', jobs.model)
+ )
+ ORDER BY pipeline, model;
+
 
 -- ==== the schema ====
 
