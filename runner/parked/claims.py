@@ -22,6 +22,8 @@ from parked.pauses import ALL
 from parked.pool import Handful, Pool
 from parked.running import Running
 
+# Steps of the loop before a claim: whoever comes free in them shares it, and two half-full commits become one.
+TURNS: Final = 2
 # How soon to look again, at random in between, so that many processes don't look at once. A submitted job is to start
 # within a second, and an idle process to cost next to nothing.
 LOOK_AGAIN_S: Final = (0.25, 0.75)
@@ -48,6 +50,8 @@ async def claiming(
     gives_up = premises.clock.monotonic() + patience_s
     while True:
         await pool.until_room()
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
         most, closed, wait_s = turns.claimable()
         if most == 0:
             if until_empty and line.is_paused_for_good(ALL) and not pool.in_hand():

@@ -12,7 +12,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Final
 
-from parked.gate import PROBE_S, Gate, Why
+from parked.gate import PROBE_S, RUN_START, Gate, Why
 from parked.gates import Gates
 from parked.news import Forgiven, GateMoved, Go, Leaves, News, Pause, Resumed, Wait, Waits
 from parked.pace import Pace
@@ -208,7 +208,8 @@ class Line:
             trial = not self.calling and all(doubt.trying is None for doubt in self.doubts)
             return (1 if trial else 0), (), wait_s
         closed = []
-        most = min(free, 8)
+        # Of models that nobody has met yet no more than a gate lets through at first.
+        most = free if len(self.gates.known()) > 1 else min(free, RUN_START[0])
         for model, gate in self.gates.known().items():
             if model == ALL:
                 continue
