@@ -147,7 +147,7 @@ class Case(NamedTuple):
 CASES = {
     "parked": Case(submit, work),
     "parked, four processes": Case(submit, work, 4),
-    "parked, row by row": Case(submit, partial(work, row_by_row=True)),
+    "parked, a statement a row": Case(submit, partial(work, row_by_row=True)),
     "procrastinate": Case(procrastinate_in, procrastinate_work),
     "pgqueuer": Case(pgqueuer_in, pgqueuer_work),
 }

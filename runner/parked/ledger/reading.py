@@ -211,11 +211,11 @@ class SqlReader(ABC):
             yield Imbalance(pipeline, what, 0, len(job_ids), tuple(job_ids[:NAMED_AT_MOST]))
 
     def broken_bodies(self) -> list[Imbalance]:
-        return [*self._broken("payloads"), *self._broken("answers")]
+        return [*self._broken("payloads", "bodies_of_payloads"), *self._broken("answers", "bodies_of_answers")]
 
-    def _broken(self, table: str) -> Iterator[Imbalance]:
+    def _broken(self, what: str, statement: str) -> Iterator[Imbalance]:
         broken: dict[str, list[str]] = {}
-        for pipeline, job_id, hashed, *body in self.stream(self.sql[f"bodies_of_{table}"], {}):
+        for pipeline, job_id, hashed, *body in self.stream(self.sql[statement], {}):
             try:
                 is_whole = hashed in (None, identity(decode(Body._make(body))))
             except (ParkedError, ValueError):
@@ -223,7 +223,7 @@ class SqlReader(ABC):
             if not is_whole:
                 broken.setdefault(pipeline, []).append(job_id)
         for pipeline, job_ids in broken.items():
-            yield Imbalance(pipeline, f"{table} that can't be read", 0, len(job_ids), tuple(job_ids[:NAMED_AT_MOST]))
+            yield Imbalance(pipeline, f"{what} that can't be read", 0, len(job_ids), tuple(job_ids[:NAMED_AT_MOST]))
 
     # --- the rest ---
 
