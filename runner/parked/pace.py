@@ -19,7 +19,6 @@ GROWTH_MAX: Final = 0.5
 GROW_AFTER_CALLS: Final = 100
 GROW_AFTER_S: Final = (15.0, 60.0)  # at the earliest, at the latest
 SLOWEST_PER_S: Final = 1 / 30  # slower than that never recovers within a run
-LATE_S: Final = 1.0  # what a busy machine started late is made up for; else it stays below the pace for good
 LONG_DELAY_S: Final = 10.0  # a delay that long means that the window begins anew after it
 
 
@@ -63,7 +62,7 @@ class Pace:
         if self._measured_since is None:
             self._measured_since = now
         if self.per_s is not None:
-            self._next_at = max(self._next_at, now - LATE_S) + 1 / self.per_s
+            self._next_at = max(self._next_at, now) + 1 / self.per_s
 
     def refused(self, now: float, *, started_n: int, n: int, delay_s: float, until: float) -> None:
         """A call was refused for its quota: take back its count, and cut the pace, once a closing.

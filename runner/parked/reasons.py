@@ -28,7 +28,7 @@ EXPLAINED: Final[dict[str, Explained]] = {
 
 def going_on(remedy: str) -> str:
     """A remedy for jobs that are pending, and so need no replay."""
-    text = remedy.replace(", then replay", ", then go on").replace("replay once", "go on once")
+    text = remedy.replace(", then replay", "").replace("replay once", "go on once")
     return text.replace("replay after", "go on after")
 
 
