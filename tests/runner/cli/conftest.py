@@ -17,15 +17,6 @@ from parked.ledger.codec import encode, identity
 from parked.simulator import Simulator
 from parked.verdict import MEANINGS, Reason
 
-# What these test stands above the ledger's reader, whose own suite runs on both databases.
-ON_ONE_DATABASE = {"test_filters", "test_frame", "test_classify"}
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    module = metafunc.module.__name__.rpartition(".")[2]
-    if module in ON_ONE_DATABASE and "url_on_each_database" in metafunc.fixturenames:
-        metafunc.parametrize("url_on_each_database", ["sqlite"], indirect=True)
-
 
 class Said(NamedTuple):
     status: int

@@ -15,6 +15,12 @@ BUSY = json.dumps({"error": {"code": 503, "message": f"busy, key={KEY}", "status
 
 
 @pytest.fixture
+def url_on_each_database(tmp_path):
+    """On one is enough: what is tested here stands above the ledger's reader, whose own suite runs on both."""
+    return f"sqlite:///{tmp_path}/parked.db"
+
+
+@pytest.fixture
 def paste(parked, monkeypatch):
     """Returns a function that pastes bytes into `parked classify`."""
 

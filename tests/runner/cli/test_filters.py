@@ -40,6 +40,12 @@ FILTERS = [
 REASONED = ["--reason", "why not"]
 
 
+@pytest.fixture
+def url_on_each_database(tmp_path):
+    """On one is enough: what is tested here stands above the ledger's reader, whose own suite runs on both."""
+    return f"sqlite:///{tmp_path}/parked.db"
+
+
 class Clock:
     now = EARLY
 

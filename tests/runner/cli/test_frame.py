@@ -25,6 +25,12 @@ from parked.ledger import full_name
 from parked.version import __version__
 
 
+@pytest.fixture
+def url_on_each_database(tmp_path):
+    """On one is enough: what is tested here stands above the ledger's reader, whose own suite runs on both."""
+    return f"sqlite:///{tmp_path}/parked.db"
+
+
 def sentence(said):
     """What was said to standard error, checked to be one line and no traceback."""
     assert said.out == ""
