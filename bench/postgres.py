@@ -50,7 +50,8 @@ def work(url: str, *, row_by_row: bool = False) -> None:
     from parked.cli import main
     from parked.ledger.postgres import PostgresStore
 
-    import_module("parked.cli.work")  # before the clock starts
+    for module in ("cli.work", "callers", "claims", "pool", "tracing", "ledger.postgres"):  # before the clock starts
+        import_module(f"parked.{module}")
     if row_by_row:
         for name in ("finish", "_write"):
             setattr(PostgresStore, name, one_by_one(getattr(PostgresStore, name)))

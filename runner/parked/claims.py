@@ -28,6 +28,8 @@ TURNS: Final = 2
 # within a second, and an idle process to cost next to nothing.
 LOOK_AGAIN_S: Final = (0.25, 0.75)
 
+TAKEN_S: Final = 0.05  # how soon to look again for jobs that others were just about to take
+
 Find = Callable[[Called], Running | None]
 
 
@@ -99,6 +101,9 @@ async def claiming(
         strangers = {lane.called for lane in claimed.left} - runnings.keys()
         if claimed.started or strangers:
             line.more = True
+            continue
+        if claimed.taken_by_others:  # by the next look they are; or they were left, and are still there
+            await turns.until_changed(TAKEN_S)
             continue
         for _ in range(2):  # steps of the loop, in which courses end that were answered by the commit of this claim
             await asyncio.sleep(0)

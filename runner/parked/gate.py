@@ -71,6 +71,11 @@ class Gate:
         # Since when, from how many, doubled every so many seconds.
         self._grow: tuple[float, int, float] | None = None if grows else (-math.inf, *RUN_START)
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether it is open, with neither an outage nor a refusal behind it that isn't over."""
+        return self.why is None and self.outage_since is None and self.refused_since is None
+
     def closed(self, now: float) -> bool:
         """Whether it is closed: by an outage, or for a delay that hasn't passed."""
         return self.why is Why.OUTAGE or now < self.until

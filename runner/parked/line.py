@@ -59,7 +59,7 @@ class Line:
         self._before_day: dict[str, tuple[Pace, float]] = {}  # the pace before a day's quota was met, closed until
         self._day_until: dict[str, float] = {}  # when a day's quota is to be asked again
         self._answering: set[str] = set()  # models that have answered in this run
-        self._said: dict[str, Why | None] = {}
+        self._said_closed: dict[str, Why] = {}  # gates that were told to be closed
         self.doubts = Doubts(stop_after_alike=self.policy.stop_after_alike)
 
     # --- coming and going ---
@@ -143,9 +143,9 @@ class Line:
     def next(self, now: float) -> Go | Wait:
         """Return who may start now, or how long nobody may."""
         self._look(now)
-        wait_s, look_s = math.inf, self._deadline_s(now)
         if self.calling >= self.workers:
-            return Wait(wait_s, look_s)
+            return Wait(math.inf, self._deadline_s(now))
+        wait_s = math.inf
         best: tuple[int, int, InLine] | None = None
         before_all_s = self.gates.all.wait_s(now)
         for model, queue in self._queues.items():
@@ -161,10 +161,10 @@ class Line:
                 elif best is None or (rank, one.order) < best[:2]:
                     best = (rank, one.order, one)
         if best is None:
-            return Wait(wait_s, look_s)
+            return Wait(wait_s, self._deadline_s(now))
         one = best[2]
         if not self._is_allowed(one.model):
-            return Wait(math.inf, look_s)
+            return Wait(math.inf, self._deadline_s(now))
         return Go(one.job, self._is_probing(one.model))
 
     def started(self, job: int, now: float) -> None:
@@ -518,6 +518,8 @@ class Line:
 
     def _look(self, now: float) -> None:
         """See whether time, or what has come back, calls for a pause or ends one."""
+        if self._is_calm():
+            return
         for scope, paused in list(self.paused.items()):
             if now >= paused.resume_at:
                 self._resume(scope, paused, now)
@@ -545,6 +547,15 @@ class Line:
                 case _:
                     pass
         self._say_gates(now)
+
+    def _is_calm(self) -> bool:
+        """Whether nothing is in the way of any job, so that there is nothing to look at; it is asked for every call."""
+        return (
+            not self.paused
+            and not self._said_closed
+            and self.doubts.none
+            and all(gate.is_calm for gate in self.gates.known().values())
+        )
 
     def _outlasted(self, model: str, gate: Gate, now: float, since: float) -> None:
         """An outage, or a rate limit, has lasted for longer than is waited for."""
@@ -636,6 +647,8 @@ class Line:
 
     def _deadline_s(self, now: float) -> float:
         """How long until time alone changes something."""
+        if self._is_calm():
+            return math.inf
         ends = [paused.resume_at for paused in self.paused.values()]
         if self.policy.max_outage_s:
             for model, gate in self.gates.known().items():
@@ -650,6 +663,9 @@ class Line:
     def _say_gates(self, now: float) -> None:
         for model, gate in self.gates.known().items():
             why = gate.why if gate.why is not None and gate.closed(now) else None
-            if self._said.get(model) is not why:
-                self._said[model] = why
+            if self._said_closed.get(model) is not why:
+                if why is None:
+                    del self._said_closed[model]
+                else:
+                    self._said_closed[model] = why
                 self.news.append(GateMoved(model, why, max(0.0, gate.until - now)))

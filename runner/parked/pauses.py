@@ -121,6 +121,10 @@ class Doubts:
             return iter(())
         return iter([*self._faults.values(), *(row for row in self._rows.values() if row.holding)])
 
+    @property
+    def none(self) -> bool:
+        return not self._faults and not self._rows
+
     def holding(self, model: str) -> bool:
         """Whether nothing of that model may be started, but for one that is tried."""
         return any(doubt.holding and covers(doubt.scope, model) for doubt in self)

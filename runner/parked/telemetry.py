@@ -146,6 +146,9 @@ class JobTrace:
     def asking(self, attempt: int) -> Iterator[None]:
         """The attempt's span, current inside; it is ended once the ledger has what became of it (`recorded`)."""
         self._attempt = trace.INVALID_SPAN
+        if not self._job.get_span_context().is_valid:  # nobody traces, and most calls are made so
+            yield
+            return
         self._open(attempt)
         token = context.attach(trace.set_span_in_context(self._attempt))
         try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import sqlite3
+from contextlib import closing
+from functools import partial
 
 import pytest
 
@@ -14,6 +16,8 @@ from parked.job import State
 from parked.ledger import operations as op
 from parked.ledger.codec import encode, identity
 from parked.ledger.operations import Called
+from parked.ledger.postgres import PostgresStore
+from parked.ledger.postgres_server import Server
 from parked.ledger.store import Filters
 from parked.pool import Pool
 from parked.running import Running
@@ -30,29 +34,31 @@ def accept(ledger):
     return accept
 
 
+def run_pending(ledger, clock, call, *, pipeline=None, concurrency=1, patience_s=math.inf, found=None):
+    """Run what is pending until nothing is left, with this caller for `ours`; return the ids in the order of ending."""
+
+    async def main():
+        on = Running(ledger, call, caller="ours", clock=clock)
+        pool = Pool(on, concurrency=concurrency)
+
+        def find(called):
+            if found is not None:
+                found.append(called)
+            return on if called == Called("ours", "") else None
+
+        source = claiming(pool, find, pipeline=pipeline, until_empty=True, patience_s=patience_s)
+        try:
+            return [hold.row.job_id async for hold in pool.run(source)]
+        finally:
+            await pool.close()
+
+    return asyncio.run(main())
+
+
 @pytest.fixture
 def work(ledger, clock):
     """Returns a function that runs what is pending until nothing is left, with this caller for `ours`."""
-
-    def work(call, *, pipeline=None, concurrency=1, patience_s=math.inf, found=None):
-        async def main():
-            on = Running(ledger, call, caller="ours", clock=clock)
-            pool = Pool(on, concurrency=concurrency)
-
-            def find(called):
-                if found is not None:
-                    found.append(called)
-                return on if called == Called("ours", "") else None
-
-            source = claiming(pool, find, pipeline=pipeline, until_empty=True, patience_s=patience_s)
-            try:
-                return [hold.row.job_id async for hold in pool.run(source)]
-            finally:
-                await pool.close()
-
-        return asyncio.run(main())
-
-    return work
+    return partial(run_pending, ledger, clock)
 
 
 async def ok(payload, model):
@@ -97,6 +103,22 @@ def test_quick_calls_do_not_wait_for_the_slow_ones_of_another_pipeline(accept, w
     order = work(call, concurrency=4)
 
     assert all(job_id.startswith("quick") for job_id in order[:18])
+
+
+def test_a_worker_does_not_end_over_a_job_that_another_is_just_about_to_take(postgres_url, clock):
+    """The other one may hand it back; and where it doesn't, it would have been told to be pending."""
+    with parked.open_ledger(postgres_url) as ledger, closing(PostgresStore(Server.of(postgres_url))) as other:
+        ledger.record(op.Accept("nightly", "", "a", "m", encode(1), identity(1), caller="ours"))
+        owner = ledger.record(op.Register(op.OwnerFacts("t", "worker", "h", "", "", 1, "", "1")))
+        other.begin()
+        other.claim([op.Claim(None, owner, 1)])
+
+        async def asleep(wait_s):
+            other.rollback()
+
+        clock.asleep = asleep
+
+        assert run_pending(ledger, clock, ok) == ["a"]
 
 
 def test_jobs_of_a_caller_that_is_unknown_here_are_left_and_asked_about_once(accept, work, states):

@@ -207,6 +207,18 @@ def test_a_process_whose_registration_was_cut_off_is_one_owner(wire, postgres_ur
             assert [row.id for row in reader.owners()] == [owner]
 
 
+def test_jobs_that_a_lost_commit_has_claimed_come_with_their_payloads(wire, postgres_url):
+    with open_ledger(wire.url("ledger")) as ledger:
+        owner = ledger.owner_id
+        ledger.record(accept("a"))
+        wire.swallow_next_commit = True
+
+        claimed = ledger.record(op.Claim(None, owner, 3))
+
+        assert wire.commits_swallowed == 1
+        assert [(one.row.job_id, one.attempt, codec.decode(one.payload)) for one in claimed.started] == [("a", 1, 1)]
+
+
 def test_jobs_that_a_lost_commit_may_have_started_are_handed_back(wire, postgres_url, monkeypatch):
     """The server committed, its answer was lost, and it stayed away: whoever asked was told that nothing happened."""
     monkeypatch.setattr(postgres, "PATIENCE_S", 0.5)

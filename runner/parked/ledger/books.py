@@ -75,14 +75,17 @@ class Tally:
 class Books(ABC):
     """The operations on jobs, for all databases. See `Store` for what a store is to its writer."""
 
-    now: float  # the time of this transaction, UTC epoch seconds; set when it begins
-
     def __init__(self) -> None:
         self.tally = Tally()
         self.labels = Labels()  # as far as they are known; a store forgets them when it rolls back
         self._triggers: dict[int, str] = {}
         self._lanes: list[Lane] = []
         self._lanes_seen_at = -math.inf  # by `now`
+
+    @property
+    @abstractmethod
+    def now(self) -> float:
+        """The time of this transaction, UTC epoch seconds."""
 
     # --- taking on ---
 
@@ -162,7 +165,8 @@ class Books(ABC):
 
     def start(self, rows: Sequence[op.Start]) -> list[op.Started | op.Held | Exception]:
         # Owners before jobs, as whoever declares one lost: else the two might wait for each other.
-        alive = {owner_id: self.owner_alive(owner_id) for owner_id in sorted({row.owner_id for row in rows})}
+        for owner_id in sorted({row.owner_id for row in rows}):
+            self.ask_for_owner(owner_id)
         jobs = self.jobs_with_attempts([(row.id, None) for row in rows])
         results: list[op.Started | op.Held | Exception] = []
         changes: list[Change] = []
@@ -182,7 +186,7 @@ class Books(ABC):
             )
             if change is None:
                 results.append(op.Held(job))
-            elif not alive[row.owner_id]:
+            elif not self.owner_alive(row.owner_id):
                 results.append(OwnerLost(row.owner_id))
             else:
                 changes.append(change)
@@ -194,32 +198,32 @@ class Books(ABC):
         return [self._claim(row) for row in rows]
 
     def _claim(self, row: op.Claim) -> op.Claimed | Exception:
+        self.ask_for_owner(row.owner_id)
+        heads, left, waiting = self._heads_for(row)
         if not self.owner_alive(row.owner_id):
             return OwnerLost(row.owner_id)
-        heads, left = self._heads_for(row)
         changes = [
             change
             for job in next_turns(heads, limit=row.limit, in_hand=dict(row.in_hand), after=row.after)
             if (change := moves.started(job, owner_id=row.owner_id, last_is_open=False, now=self.now)) is not None
         ]
-        claimed = self._write(changes)
-        payloads = self.payloads([job.id for job in claimed])
-        started = [op.Started(job, job.calls, payloads[job.id]) for job in claimed]
-        return op.Claimed(started, tuple(left))
+        started = [op.Started(job, job.calls) for job in self._write(changes)]
+        self.add_payloads(started)
+        return op.Claimed(started, tuple(left), taken_by_others=waiting and not started)
 
-    def _heads_for(self, row: op.Claim) -> tuple[list[JobRow], list[Lane]]:
-        """The jobs to choose from, and the lanes of jobs that the claim isn't for.
+    def _heads_for(self, row: op.Claim) -> tuple[list[JobRow], list[Lane], bool]:
+        """The jobs to choose from, the lanes that the claim isn't for, and whether some wait that it is for.
 
         The lanes that were seen a moment ago do, as long as they give enough.
         """
         if 0 <= self.now - self._lanes_seen_at < LANES_SEEN_S:
-            heads, left = self._heads_of(self._lanes, row)
-            if len(heads) >= row.limit:  # of each lane
-                return heads, left
+            found = self._heads_of(self._lanes, row)
+            if len(found[0]) >= row.limit:  # of each lane
+                return found
         self._lanes, self._lanes_seen_at = self.lanes(), self.now
         return self._heads_of(self._lanes, row)
 
-    def _heads_of(self, lanes: Sequence[Lane], row: op.Claim) -> tuple[list[JobRow], list[Lane]]:
+    def _heads_of(self, lanes: Sequence[Lane], row: op.Claim) -> tuple[list[JobRow], list[Lane], bool]:
         waiting = [lane for lane in lanes if row.pipeline in (None, lane.pipeline)]
         meant = [
             lane
@@ -227,7 +231,7 @@ class Books(ABC):
             if lane.model not in row.closed and (row.served is None or lane.called in row.served)
         ]
         heads = self.heads(meant, row.limit, far_end=row.far_end) if meant else []
-        return heads, [lane for lane in waiting if lane not in meant]
+        return heads, [lane for lane in waiting if lane not in meant], bool(meant)
 
     def finish(self, rows: Sequence[op.Answer | op.Park]) -> list[JobRow | Exception]:
         def decide(row: op.Answer | op.Park, job: JobRow, attempt: AttemptState | None) -> Change:
@@ -482,7 +486,8 @@ class Books(ABC):
         """
 
     @abstractmethod
-    def payloads(self, ids: Sequence[int]) -> dict[int, Body]: ...
+    def add_payloads(self, started: list[op.Started]) -> None:
+        """Put what each job sends into these, in place, by the time of the commit."""
 
     @abstractmethod
     def mend_payloads(self, mends: Sequence[tuple[JobRow, op.Mend]]) -> None:
@@ -514,6 +519,10 @@ class Books(ABC):
     @abstractmethod
     def open_attempts_of(self, owner_id: int) -> list[tuple[int, AttemptState]]:
         """Each with its job's id."""
+
+    @abstractmethod
+    def ask_for_owner(self, owner_id: int) -> None:
+        """Lock an owner, who will be asked about; its answer needn't be waited for here."""
 
     @abstractmethod
     def owner_alive(self, owner_id: int) -> bool: ...

@@ -6,7 +6,7 @@ story. Every change of state goes through `parked.job.after`. Times are UTC epoc
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from parked.errors import TransitionError
 from parked.job import ANSWERED, FINISHED, HELD, Event, State, after
@@ -31,6 +31,7 @@ INTERRUPTED: Final = Closing(kind=Kind.RETRYABLE, reason=Reason.CANCELLED, scope
 MAYBE_SENT: Final = "maybe_sent"  # an attempt was open: the call may have been made, and billed
 NOT_SENT: Final = "not_sent"  # the owner died between two attempts
 ERASED: Final = "erased"  # no state, but what keeps a job from being restored, or erased again
+_NO_FAILURE: Final[dict[str, Any]] = dict.fromkeys(("error_class", "reason", "kind", "scope", "fingerprint"))
 ERASABLE: Final = FINISHED | {State.PARKED}  # at rest: nobody sends its payload now, or will without being asked
 
 
@@ -317,10 +318,8 @@ def _failed(row: JobRow, closing: Closing, error_class: str, *, now: float) -> J
 
 def _ended(row: JobRow, state: State, now: float) -> JobRow:
     """The row of a job that is answered, held by nobody."""
-    new = row._replace(state=state, not_before=None, finished_at=now, owner_id=None, replay_id=None)
-    if state is State.RECOVERED:
-        return new
-    return new._replace(error_class=None, reason=None, kind=None, scope=None, fingerprint=None)
+    told: dict[str, Any] = {} if state is State.RECOVERED else _NO_FAILURE
+    return row._replace(state=state, not_before=None, finished_at=now, owner_id=None, replay_id=None, **told)
 
 
 def _without_erased(row: JobRow, closing: Closing) -> Closing:

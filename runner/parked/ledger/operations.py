@@ -213,6 +213,7 @@ class Claim(NamedTuple):
 class Claimed(NamedTuple):
     started: list[Started]  # payloads included, in the order in which they are to go
     left: tuple[Lane, ...]  # jobs wait there whose time has come, but the claim was not for them
+    taken_by_others: bool = False  # none was started, though some wait: others were just about to
 
 
 class Answer(NamedTuple):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from enum import Enum
 from itertools import count
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -25,7 +26,7 @@ from parked.ledger.labels import Labels
 from parked.ledger.migrations import Upgrade, Upgraded, apply, bring_up_to_date, migrations
 from parked.ledger.moves import AttemptState, Change
 from parked.ledger.operations import JobRow
-from parked.ledger.postgres_schema import PostgresSchema, begin
+from parked.ledger.postgres_schema import PostgresSchema, begin, set_up
 from parked.ledger.postgres_scrubbing import scrub
 from parked.ledger.postgres_server import ANOTHER_SESSION, BEGIN_READING, PATIENCE_S, Server
 from parked.ledger.reading import SqlReader
@@ -59,6 +60,10 @@ _MOVED: Final = (
     "not_before", "place", "started_at", "parked_at", "finished_at", "owner_id", "replay_id", "trace_id", "span_id",
     "note",
 )  # fmt: skip
+_accepted: Final = attrgetter(*_ACCEPTED)
+_moved: Final = attrgetter(*_MOVED)
+
+Asked = psycopg.Cursor[tuple[Any, ...]]  # what was asked; its answer is waited for when it is read
 
 _TEXTS: Final = {name: text.encode() for name, text in SQL.items()}
 
@@ -73,31 +78,44 @@ class PostgresStore(Books):
         self._server = server
         self._clock = clock
         self._connection = server.connect_to_write()
-        self._transaction = ""  # its id
+        self._begun: Asked | None = None
+        self._set_up: tuple[float, str] | None = None  # our or the server's time, and the transaction's id; once known
         self._witness: JobRow | None = None  # a job that this transaction takes on or starts
         self._slot = 0
         self._pipeline = ExitStack()
-        self._moved: list[tuple[psycopg.Cursor[tuple[Any, ...]], int]] = []  # how many jobs each was to find
-        self._alive: dict[int, bool] = {}  # owners asked about in this transaction
+        self._owners: dict[int, Asked | bool] = {}  # those asked for in this transaction; whether they live, if known
+        self._payloads: list[tuple[list[op.Started], Asked]] = []  # where what is asked for is to be put
 
     # --- the transaction ---
 
     def begin(self) -> None:
-        now, self._transaction = begin(self._connection)
-        # What nobody waits for is sent along with the next question, or with the commit.
+        # What nobody waits for is sent along with the next question, or with the commit. A way to the server and back
+        # costs as much as a statement, and nothing else happens here meanwhile.
         self._pipeline = ExitStack()
         if psycopg.Pipeline.is_supported():
             self._pipeline.enter_context(self._connection.pipeline())
-        self.now = now if self._clock is None else self._clock()
+        self._begun, self._set_up = begin(self._connection), None
         self.tally.clear()
-        self._alive.clear()
-        self._moved.clear()
+        self._owners.clear()
+        self._payloads.clear()
         self._witness = None
+
+    @property
+    def now(self) -> float:
+        return self._known()[0]
+
+    def _known(self) -> tuple[float, str]:
+        if self._set_up is None:
+            assert self._begun is not None
+            now, transaction = set_up(self._begun)
+            self._set_up = (now if self._clock is None else self._clock(), transaction)
+        return self._set_up
 
     def commit(self) -> None:
         if rows := self.counter_rows():
             self._do("count", counters=json.dumps(rows), latest=list(SET_BY_THE_LATEST), slot=self._slot)
-        self._check_moves()
+        if self._witness is not None:
+            self._known()  # it can't be asked for once the connection is lost
         try:
             self._connection.execute(b"COMMIT", prepare=False)
             self._pipeline.close()
@@ -106,14 +124,14 @@ class PostgresStore(Books):
             # nothing may be done once more, it comes to the same.
             if not self._is_broken(exc) or self._witness is None or not self._was_committed(self._witness):
                 raise
+            # What else was asked for was lost with it.
+            self._payloads = [(started, self._ask_for_payloads(started)) for started, _ in self._payloads]
+        for started, answer in self._payloads:
+            bodies = {id: Body._make(body) for id, *body in answer}
+            started[:] = [one._replace(payload=bodies[one.row.id]) for one in started]
 
     def _is_broken(self, exc: psycopg.Error) -> bool:
         return self._connection.closed or isinstance(self.explain(exc), ConnectionLost)
-
-    def _check_moves(self) -> None:
-        for moved, jobs in self._moved:
-            if len(moved.fetchall()) != jobs:
-                raise RuntimeError("a job changed its state inside the transaction that had locked it")
 
     def _was_committed(self, witness: JobRow) -> bool:
         """Look over a new connection, once there is one, whether the witness is as this transaction left it.
@@ -143,7 +161,7 @@ class PostgresStore(Books):
 
     def _is_under_way(self) -> bool:
         try:
-            row = self._connection.execute(IS_UNDER_WAY, [self._transaction]).fetchone()
+            row = self._connection.execute(IS_UNDER_WAY, [self._known()[1]]).fetchone()
         except psycopg.errors.InvalidParameterValue:  # an id that this server hasn't given out yet
             return False
         return row is not None and bool(row[0])
@@ -172,9 +190,7 @@ class PostgresStore(Books):
         return int(self._value("last_place"))
 
     def insert_jobs(self, jobs: Sequence[JobRow], payloads: Sequence[Body]) -> list[int | None]:
-        given = [
-            {name: getattr(job, name) for name in _ACCEPTED} | {"payload_hash": job.payload_hash.hex()} for job in jobs
-        ]
+        given = [_given(_ACCEPTED, _accepted(job)) | {"payload_hash": job.payload_hash.hex()} for job in jobs]
         ids: list[int | None] = [None] * len(jobs)
         for index, id in self._do("accept", jobs=json.dumps(given)):
             ids[index] = id
@@ -250,8 +266,12 @@ class PostgresStore(Books):
         )
         self._do("mend_job", jobs=jobs, revisions=revisions)
 
-    def payloads(self, ids: Sequence[int]) -> dict[int, Body]:
-        return {id: Body._make(body) for id, *body in self._do("payloads", ids=list(ids))} if ids else {}
+    def add_payloads(self, started: list[op.Started]) -> None:
+        if started:
+            self._payloads.append((started, self._ask_for_payloads(started)))
+
+    def _ask_for_payloads(self, started: Sequence[op.Started]) -> Asked:
+        return self._do("payloads", ids=[one.row.id for one in started])
 
     def has_answer(self, id: int) -> bool:
         return self._value("has_answer", job=id) is not None
@@ -265,10 +285,16 @@ class PostgresStore(Books):
     def open_attempts_of(self, owner_id: int) -> list[tuple[int, AttemptState]]:
         return [(job, attempt_state(columns)) for job, *columns in self._do("open_attempts_of", owner_id=owner_id)]
 
+    def ask_for_owner(self, owner_id: int) -> None:
+        if owner_id not in self._owners:
+            self._owners[owner_id] = self._do("owner_alive", id=owner_id)
+
     def owner_alive(self, owner_id: int) -> bool:
-        if owner_id not in self._alive:
-            self._alive[owner_id] = self._value("owner_alive", id=owner_id) is not None
-        return self._alive[owner_id]
+        self.ask_for_owner(owner_id)
+        found = self._owners[owner_id]
+        if not isinstance(found, bool):
+            found = self._owners[owner_id] = found.fetchone() is not None
+        return found
 
     def trigger(self, replay_id: int) -> str:
         return str(self._value("trigger", id=replay_id))
@@ -276,8 +302,8 @@ class PostgresStore(Books):
     def move_jobs(self, changes: Sequence[Change]) -> None:
         if not changes:
             return
-        given = [{name: getattr(change.row, name) for name in _MOVED} | {"was": change.was.state} for change in changes]
-        self._moved.append((self._do("move_job", jobs=json.dumps(given)), len(given)))
+        given = [_given(_MOVED, _moved(change.row)) | {"was": change.was.state} for change in changes]
+        self._do("move_job", jobs=json.dumps(given))
 
     def open_attempts(self, rows: Sequence[JobRow]) -> None:
         if rows:
@@ -295,7 +321,7 @@ class PostgresStore(Books):
     def close_attempts(self, changes: Sequence[Change]) -> None:
         if changes:
             closed = [closing_columns(change, now=self.now) for change in changes]
-            self._do("close_attempt", attempts=json.dumps(closed))
+            self._do("close_attempt", attempts=json.dumps([_given(columns, columns.values()) for columns in closed]))
 
     def forgive_attempts(self, rows: Sequence[op.Forgive]) -> None:
         if rows:
@@ -407,7 +433,7 @@ class PostgresStore(Books):
 
     # --- asking the connection ---
 
-    def _do(self, statement: str, /, **values: Any) -> psycopg.Cursor[tuple[Any, ...]]:
+    def _do(self, statement: str, /, **values: Any) -> Asked:
         return self._connection.execute(_TEXTS[statement], values, binary=True)
 
     def _value(self, statement: str, /, **values: Any) -> Any:
@@ -430,6 +456,11 @@ def _bears_witness(found: JobRow, witness: JobRow) -> bool:
         )  # fmt: skip
     # Only this process starts jobs under its id, one transaction after the other.
     return (found.owner_id, found.calls) == (witness.owner_id, witness.calls)
+
+
+def _given(names: Iterable[str], values: Iterable[Any]) -> dict[str, Any]:
+    """A row as it is sent: a column that is missing in JSON is NULL."""
+    return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
 
 def _bodies(bodies: Iterable[Body]) -> dict[str, list[Any]]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import psycopg
 
 from parked.errors import LedgerUnavailable
-from parked.ledger.postgres_server import BEGIN, GRANTS
+from parked.ledger.postgres_server import BEGIN, GRANTS, SET_UP
 from parked.ledger.sqlite_file import CREATORS
 from parked.ledger.statements import load
 
@@ -44,7 +44,7 @@ class PostgresSchema:
         """Raises:
         LedgerUnavailable: the role may not create or change tables.
         """
-        self._now, _ = begin(self._connection)
+        self._now, _ = set_up(begin(self._connection))
         try:
             self._connection.execute(MIGRATING)
             if self._connection.execute(SCHEMA_EXISTS).fetchone() is None:
@@ -82,11 +82,14 @@ class PostgresSchema:
         return [f"{host} pid {pid} ({version})" for host, pid, version in self._connection.execute(self._sql["users"])]
 
 
-def begin(connection: psycopg.Connection[tuple[Any, ...]]) -> tuple[float, str]:
-    """Begin a transaction that writes; return the server's time (UTC epoch seconds) and the transaction's id."""
-    cursor = connection.execute(BEGIN, prepare=False)
-    while cursor.nextset():
-        pass
-    row = cursor.fetchone()
+def begin(connection: psycopg.Connection[tuple[Any, ...]]) -> psycopg.Cursor[tuple[Any, ...]]:
+    """Begin a transaction that writes; in a pipeline nothing is waited for. `set_up` takes what is returned."""
+    connection.execute(BEGIN, prepare=False)
+    return connection.execute(SET_UP)
+
+
+def set_up(answer: psycopg.Cursor[tuple[Any, ...]]) -> tuple[float, str]:
+    """Return the server's time (UTC epoch seconds) and the transaction's id."""
+    row = answer.fetchone()
     assert row is not None
     return row[0], row[1]

@@ -38,15 +38,17 @@ DEFAULTS: Final = {
 # Durable before the call, whatever the server's or the role's default is; what is stricter than `on` stays. All that is
 # asked in it is looked up by key: where statistics are old or absent, as in a ledger that was just filled, the planner
 # may read whole tables instead (measured: 1,235 µs instead of 320 for 16 jobs of 6,000).
-BEGIN: Final = (
-    b"BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE; SET LOCAL lock_timeout = '30s'; SET LOCAL jit = off;"
-    b" SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off;"
-    b" SET LOCAL plan_cache_mode = force_generic_plan;"
+BEGIN: Final = b"BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE"
+# How a transaction that writes is set up: one statement, so that it travels with the one after it.
+SET_UP: Final = (
+    b"SELECT extract(epoch FROM clock_timestamp())::float8, pg_current_xact_id()::text,"
+    b" set_config('lock_timeout', '30s', true), set_config('jit', 'off', true),"
+    b" set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),"
+    b" set_config('enable_mergejoin', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true),"
     # A session whose client the network has cut off would hold its locks until the system's keepalive, two hours.
-    b" SET LOCAL idle_in_transaction_session_timeout = '15s';"
-    b" SELECT set_config('synchronous_commit', 'on', true)"
-    b"  WHERE current_setting('synchronous_commit') IN ('off', 'local');"
-    b" SELECT extract(epoch FROM clock_timestamp())::float8, pg_current_xact_id()::text"
+    b" set_config('idle_in_transaction_session_timeout', '15s', true),"
+    b" CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')"
+    b" THEN set_config('synchronous_commit', 'on', true) END"
 )
 BEGIN_READING: Final = b"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET LOCAL jit = off"
 

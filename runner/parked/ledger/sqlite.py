@@ -75,6 +75,7 @@ class SqliteStore(Books):
         self._checkpointed_at = monotonic()
         self._checkpointed_changes = 0
         self._checkpointed_bytes = 0
+        self._now = 0.0
         self._alive: dict[int, bool] = {}  # owners asked about in this transaction
 
     # --- the transaction ---
@@ -83,9 +84,13 @@ class SqliteStore(Books):
         patiently(lambda: self._connection.execute("BEGIN IMMEDIATE"), monotonic=self._monotonic)
         # What is committed to a file that was deleted or replaced is gone, and nobody would say so.
         check_same(self._path, self._file)
-        self.now = self._clock()
+        self._now = self._clock()
         self.tally.clear()
         self._alive.clear()
+
+    @property
+    def now(self) -> float:
+        return self._now
 
     def commit(self) -> None:
         self._write_counters()
@@ -224,9 +229,10 @@ class SqliteStore(Books):
         self._connection.executemany(SQL["mend_payload"], values)
         self._connection.executemany(SQL["mend_job"], values)
 
-    def payloads(self, ids: Sequence[int]) -> dict[int, Body]:
-        rows = self._connection.execute(SQL["payloads"], {"ids": json.dumps(ids)})
-        return {id: Body._make(body) for id, *body in rows}
+    def add_payloads(self, started: list[op.Started]) -> None:
+        rows = self._connection.execute(SQL["payloads"], {"ids": json.dumps([one.row.id for one in started])})
+        bodies = {id: Body._make(body) for id, *body in rows}
+        started[:] = [one._replace(payload=bodies[one.row.id]) for one in started]
 
     def has_answer(self, id: int) -> bool:
         return self._value(SQL["has_answer"], {"job": id}) is not None
@@ -240,6 +246,9 @@ class SqliteStore(Books):
     def open_attempts_of(self, owner_id: int) -> list[tuple[int, AttemptState]]:
         rows = self._connection.execute(SQL["open_attempts_of"], {"owner_id": owner_id})
         return [(job, attempt_state(columns)) for job, *columns in rows]
+
+    def ask_for_owner(self, owner_id: int) -> None:
+        """Nobody else writes meanwhile."""
 
     def owner_alive(self, owner_id: int) -> bool:
         if owner_id not in self._alive:

@@ -12,10 +12,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any, Final, Protocol
 
 from parked.errors import LedgerUnavailable, OwnerLost, ParkedError
 from parked.ledger import operations as op
+from parked.ledger.codec import Body
 from parked.ledger.operations import OUTCOMES, Operation, without_texts
 from parked.ledger.pulse import Pulse
 from parked.ledger.store import ConnectionLost, Contended, InDoubt, Store
@@ -57,6 +59,34 @@ METHODS: Final[dict[type, str]] = {
     op.ClearPause: "clear_pause",
 }
 
+_NAMES: Final = attrgetter("pipeline", "batch", "job_id")
+_ID: Final = attrgetter("id")
+_PAYLOAD: Final = attrgetter("payload")
+
+# Which job an operation is about, where it is about one.
+SUBJECTS: Final[dict[type, Callable[[Any], Hashable]]] = {
+    op.Accept: _NAMES,
+    op.TakeOver: _NAMES,
+    op.Start: _ID,
+    op.Answer: _ID,
+    op.Park: _ID,
+    op.Retried: _ID,
+    op.Release: _ID,
+    op.Forgive: _ID,
+    op.Discard: _ID,
+    op.Restore: _ID,
+    op.Mend: _ID,
+    op.Erase: _ID,
+}
+
+# The body that an operation carries; those of a batch have their bound.
+BODIES: Final[dict[type, Callable[[Any], Body | None]]] = {
+    op.Accept: _PAYLOAD,
+    op.TakeOver: _PAYLOAD,
+    op.Mend: _PAYLOAD,
+    op.Answer: attrgetter("answer"),
+}
+
 _log = logging.getLogger("parked.ledger")
 
 
@@ -82,17 +112,19 @@ class Ticket:
         self.error: Exception | None = None
         self.kept_since: float | None = None  # monotonic; when the ledger first was away for it
         # A bare lock: with a Future each, 16 waiting threads got a quarter less done.
-        self._pending = threading.Lock()
-        self._pending.acquire()
+        self._pending = threading.Lock() if channel is None else None
+        if self._pending is not None:
+            self._pending.acquire()
 
     def wait(self, timeout: float | None = None) -> Any:
-        """Return the result once it is committed, or raise its error.
+        """Return the result once it is committed, or raise its error. Not for one that a channel is told of.
 
         Raises:
             TimeoutError: it was not answered in time; it still will be.
         """
         # An interrupt may end a wait that has the lock already: who waits again must not wait for the lock.
         if not self.answered:
+            assert self._pending is not None
             if not self._pending.acquire(timeout=-1 if timeout is None else timeout):
                 raise TimeoutError(f"the ledger has not answered for {timeout} s")
             self._pending.release()
@@ -102,7 +134,8 @@ class Ticket:
 
     def answer(self) -> None:
         self.answered = True
-        self._pending.release()
+        if self._pending is not None:
+            self._pending.release()
 
 
 class Writer:
@@ -469,21 +502,14 @@ def _hand_backs(ticket: Ticket) -> list[Ticket]:
 
 def subject(operation: Operation) -> Hashable:
     """Which job an operation is about: its id, or its names where it is being taken on. None: about many, or none."""
-    match operation:
-        case op.Accept() | op.TakeOver():
-            return (operation.pipeline, operation.batch, operation.job_id)
-        case op.Start() | op.Answer() | op.Park() | op.Retried() | op.Release() | op.Forgive():
-            return operation.id
-        case op.Discard() | op.Restore() | op.Erase() | op.Mend():
-            return operation.id
-        case _:
-            return None
+    named = SUBJECTS.get(type(operation))
+    return None if named is None else named(operation)
 
 
 def starts(result: Any) -> list[tuple[op.JobRow, int]]:
     """The jobs that an operation with this result has started, with the numbers of their attempts."""
     match result:
-        case op.Claimed(started):
+        case op.Claimed(started=started):
             return [(one.row, one.attempt) for one in started]
         case op.Started(row, attempt) | op.Accepted(row, _, int(attempt)):
             return [(row, attempt)]
@@ -515,12 +541,6 @@ def waves(operations: Sequence[Operation]) -> list[dict[str, list[int]]]:
 
 
 def _body_bytes(operation: Operation) -> int:
-    match operation:
-        case op.Accept() | op.TakeOver():
-            return len(operation.payload.data)
-        case op.Mend():
-            return len(operation.payload.data) if operation.payload else 0
-        case op.Answer():
-            return len(operation.answer.data)
-        case _:
-            return 0
+    carried = BODIES.get(type(operation))
+    body: Body | None = None if carried is None else carried(operation)
+    return 0 if body is None else len(body.data)

@@ -17,6 +17,7 @@ from parked.job import State
 from parked.ledger import Ledger, codec, migrations, open_ledger, postgres_server, rows
 from parked.ledger import operations as op
 from parked.ledger.migrations import Migration, Upgrade, Upgraded
+from parked.ledger.moves import Change
 from parked.ledger.postgres import SQL, PostgresStore
 from parked.ledger.postgres_schema import PostgresSchema, begin
 from parked.ledger.postgres_server import Server, check_server
@@ -388,6 +389,32 @@ def test_an_owner_that_is_being_given_a_job_is_lost_with_it(postgres_url):
         assert [parked.job_id for parked in lost.wait(WAIT_S)] == ["a"]
         with ledger.ask() as reader:
             assert reader.imbalances(thorough=True) == []
+
+
+def test_a_move_of_a_job_that_is_in_another_state_ends_the_transaction(postgres_url):
+    """A lock that didn't hold: nobody waits for the answer of a move, but the commit."""
+    with open_ledger(postgres_url) as ledger:
+        row = ledger.record(accept("a")).row
+        with closing(PostgresStore(Server.of(postgres_url))) as store:
+            store.begin()
+            store.move_jobs([Change(row._replace(state=State.RUNNING), row._replace(state=State.PARKED))])
+            with pytest.raises(psycopg.errors.DivisionByZero):
+                store.commit()
+
+        with ledger.ask() as reader:
+            assert reader.states() == {("p", State.PENDING): 1}
+
+
+def test_a_claim_tells_when_others_are_just_taking_what_waits(postgres_url):
+    """Whoever ended for want of jobs then would leave one that the other hands back."""
+    with open_ledger(postgres_url) as ledger, closing(PostgresStore(Server.of(postgres_url))) as other:
+        ledger.record(accept("a"))
+        other.begin()
+        other.claim([op.Claim(None, ledger.owner_id, 1)])
+
+        assert ledger.record(op.Claim(None, ledger.owner_id, 1)) == op.Claimed([], (), taken_by_others=True)
+        other.commit()
+        assert ledger.record(op.Claim(None, ledger.owner_id, 1)) == op.Claimed([], (), taken_by_others=False)
 
 
 def test_a_deadlock_is_tried_again(postgres_url):

@@ -109,7 +109,9 @@ SELECT attempts.job, attempts.number, attempts.started_at, attempts.ended_at, at
 
 -- name: move_job
 -- Write jobs as they are after a move.
--- No row for one: it is not in the state that the move started from; the transaction must not go on.
+-- A division by zero: one is not in the state that the move started from, and the transaction must not go on. So nobody
+-- has to wait for the answer.
+WITH moved AS (
 UPDATE parked.jobs
    SET state = given.state, came_from = given.came_from, error_class = given.error_class, reason = given.reason,
        kind = given.kind, scope = given.scope, fingerprint = given.fingerprint, calls = given.calls,
@@ -124,7 +126,8 @@ UPDATE parked.jobs
            span_id text, note text
        )
  WHERE jobs.id = given.id AND jobs.state = given.was
-RETURNING jobs.id;
+RETURNING jobs.id
+) SELECT 1 / (count(*) = json_array_length(%(jobs)s::json))::int FROM moved;
 
 -- name: open_attempt
 -- Note that calls are about to be made.
