@@ -57,7 +57,7 @@ bench-peers: $(VENV)/installed
 constraints: $(VENV)/installed
 	@$(PYTHON) -m venv --clear $(VENV)/fresh
 	@env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT $(VENV)/fresh/bin/python -m pip --quiet --disable-pip-version-check \
-	  install --editable '.[exporter,postgres]' hatchling editables $$($(DEV_TOOLS))
+	  install --editable '.[exporter,notify,postgres]' hatchling editables $$($(DEV_TOOLS))
 	@{ grep '^#' constraints.txt; $(VENV)/fresh/bin/python -m pip freeze --exclude-editable; } > $(VENV)/constraints.txt
 	@mv $(VENV)/constraints.txt constraints.txt
 
@@ -74,7 +74,7 @@ $(BIN)/python:
 
 $(VENV)/installed: pyproject.toml constraints.txt runner/parked/version.py | $(BIN)/python
 	@echo "Installing parked into $(VENV) ..."
-	@$(PIP) install --editable '.[exporter,postgres]'
+	@$(PIP) install --editable '.[exporter,notify,postgres]'
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed

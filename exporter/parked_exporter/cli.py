@@ -9,11 +9,12 @@ from typing import Final
 
 from parked.cli.exits import Exit
 from parked.cli.frame import Parser, Shown
-from parked.errors import SettingsError
+from parked.errors import ParkedError, SettingsError
 from parked.ledger import full_name
 from parked.logs import configure
 from parked.settings import SidecarSettings, parse_duration_s, refuse_unknown
 from parked.version import __version__
+from parked_exporter import notify
 
 EXTRA: Final = frozenset({"apscheduler", "prometheus_client", "tzlocal", "waitress"})
 
@@ -42,6 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(Exit.OK)
     except SettingsError as exc:
         return _say(str(exc), Exit.USAGE)
+    try:
+        if settings.notify is not None:
+            notify.check(settings.notify)
+    except SettingsError as exc:
+        return _say(str(exc), Exit.USAGE)
+    except ParkedError as exc:
+        return _say(str(exc), Exit.SURROUNDINGS)
     if arguments.check:
         return _say("the settings are fine", Exit.OK)
     configure(settings.log_level, settings.log_format)

@@ -7,34 +7,50 @@ neither the other tasks nor a scrape nor SIGTERM waits for it.
 from __future__ import annotations
 
 import logging
+import random
 import sys
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
 from typing import Any, Final
 
-from apscheduler.events import EVENT_JOB_MAX_INSTANCES, JobSubmissionEvent
 from apscheduler.executors.base import BaseExecutor, run_job
+from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.base import BaseTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
+from parked import cron as cron_text
 from parked import logs
+from parked.cli.output import command_on
 from parked.cron import Cron
 from parked.errors import LedgerMissing, LedgerUnavailable, ParkedError
 from parked.ledger import Ledger
 from parked.ledger import operations as op
+from parked.ledger.store import Imbalance
 from parked.owners import LOST_AFTER_S
-from parked.summary import LAST_SUMMARY, as_json, render, summarise
+from parked.summary import LAST_COUNTS, LAST_SUMMARY, as_json, headline, next_commands, render, summarise
 from parked_exporter.metrics import AUDIT_MARK, AuditFound, task_mark
+from parked_exporter.notify import NOTICE_MARK, NotDue, Notice, Sender
+from parked_exporter.peers import Peers
 
+FULL_AUDIT_MARK: Final = "full_audit"
+NAMED_IN_LOG: Final = 20
 FORGOTTEN_AT_ONCE: Final = 500
 SWEEP_S: Final = LOST_AFTER_S / 2  # an owner is lost after that time without a beat; look twice in it
-CLOCK_S: Final = 5.0  # how soon it is noticed that the wall clock was set back
+# How soon a task is tried again that another sidecar has. That one counts as lost 35 s after its death at the latest:
+# its tasks are taken over within a minute, also those that run once an hour or a day.
+LOOK_AGAIN_S: Final = 20.0
+TRY_AGAIN_S: Final = 60.0  # one that goes by cron and failed; those with an interval wait for their next turn
+JITTER: Final = 0.1  # of an interval, so that several sidecars don't come all at once
+CRON_JITTER_S: Final = 5.0
+CLOCKS_APART_S: Final = 3600.0  # a last run that lies further ahead than this was noted before the clock was set back
+CLOCK_S: Final = 1.0  # how soon it is noticed that the wall clock was set back, or that a task hangs
 SET_BACK_S: Final = 1.0  # by so much; less than that comes from slewing, and delays nothing
 
 log = logging.getLogger(__name__)
@@ -45,6 +61,8 @@ class Context:
     """What the tasks go by besides the ledger."""
 
     retention_s: float | None = None  # how long finished jobs stay; None: for good
+    notify: tuple[str, ...] = field(default=(), repr=False)  # where the summary goes besides the log
+    settings: Mapping[str, str] = field(default_factory=dict)  # digests, to be compared with those of other sidecars
     now: Callable[[], float] = time.time  # epoch seconds
     monotonic: Callable[[], float] = time.monotonic
 
@@ -53,9 +71,12 @@ class Context:
 class Task:
     name: str
     run: Callable[[Ledger, Context], None]
-    every_s: float | None = None  # None: when PARKED_SUMMARY_CRON says
-    # Outlives a run that comes late, and another sidecar has the task within a minute or so when its holder dies.
-    lease_s: float = 60.0
+    every_s: float | None = None  # None: by cron
+    at: Cron | None = None  # None, where there is no interval: when PARKED_SUMMARY_CRON says
+    after: str = ""  # it also runs when this task has succeeded
+    # Outlives a run that comes late. None: it takes no lease, every sidecar does it.
+    lease_s: float | None = 60.0
+    patience_s: float = 120.0  # a run that takes longer is reported, and counts as failed
 
 
 # --- the tasks ---------------------------------------------------------------------------------------------------
@@ -70,23 +91,57 @@ def audit(ledger: Ledger, context: Context) -> None:
     """Count the rows against the counters, and leave what was found for /metrics."""
     with ledger.ask() as reader:
         imbalances = reader.imbalances()
+        by_row = AuditFound.from_mark(reader.mark(FULL_AUDIT_MARK))
+    differences = _differences(imbalances)
+    for pipeline, difference in {} if by_row is None else by_row.differences.items():
+        differences[pipeline] = max(differences.get(pipeline, 0.0), difference)
+    ledger.record(op.SetMark(AUDIT_MARK, AuditFound(context.now(), differences).as_mark()))
+
+
+def audit_by_row(ledger: Ledger, context: Context) -> None:
+    """Check every row as `parked audit` does. What it finds stays on /metrics until it finds it mended."""
+    with ledger.ask() as reader:
+        imbalances = reader.imbalances(thorough=True)
+    found = AuditFound(context.now(), _differences(imbalances))
+    ledger.record(op.SetMark(FULL_AUDIT_MARK, found.as_mark()))
+
+
+def _differences(imbalances: Sequence[Imbalance]) -> dict[str, float]:
+    """By how many jobs each pipeline is off. Each finding is logged."""
     differences: dict[str, float] = defaultdict(float)
     for one in imbalances:
         # A row in the wrong state is missing in one count and too much in another: one job, not two.
         differences[one.pipeline] = max(differences[one.pipeline], abs(one.counted - one.found))
+        ids = {"job_ids": one.job_ids[:NAMED_IN_LOG]} if one.job_ids else {}
         log.error(
             "audit_found_imbalance",
-            extra=logs.fields(pipeline=one.pipeline, what=one.what, counted=one.counted, found=one.found),
+            extra=logs.fields(pipeline=one.pipeline, what=one.what, counted=one.counted, found=one.found, **ids),
         )
-    ledger.record(op.SetMark(AUDIT_MARK, AuditFound(context.now(), differences).as_mark()))
+    return differences
 
 
 def summarise_to_log(ledger: Ledger, context: Context) -> None:
-    """Say what is parked, also when nothing is: then its absence means something."""
+    """Say what is parked, also when nothing is: then its absence means something. `notify` sends the same."""
     with ledger.ask() as reader:
         summary = summarise(reader, where=ledger.where, now=context.now())
-    log.info("summary", extra=logs.fields(text=render(summary), **as_json(summary)))
-    ledger.record(op.SetMark(LAST_SUMMARY, summary.made_at))
+    # A URL that is its own full name hides nothing; any other is left for whoever types the command to know.
+    url = ledger.where if ledger.where == ledger.url else None
+    commands = [command_on(url, *words) for words in next_commands(summary)]
+    text = render(summary)
+    log.info("summary", extra=logs.fields(text=text, **as_json(summary, commands)))
+    notice = Notice(
+        summary.made_at,
+        title=headline(summary),
+        body="\n  ".join([f"{text}\nnext:", *commands]) if commands else text,
+        good=not summary.parked and not summary.pauses,
+    )
+    marks = {
+        NOTICE_MARK: notice.as_mark(),
+        LAST_COUNTS: summary.counts.as_mark(summary.made_at),
+        LAST_SUMMARY: summary.made_at,
+    }
+    for ticket in ledger.submit_many([op.SetMark(name, value) for name, value in marks.items()]):
+        ticket.wait()
 
 
 def forget_old_jobs(ledger: Ledger, context: Context) -> None:
@@ -109,22 +164,60 @@ SCHEDULE: Final = (
     # At a million jobs it takes a tenth of a second.
     Task("audit", audit, every_s=60, lease_s=90),
     Task("summary", summarise_to_log),
+    # In a quiet hour: it reads every row.
+    Task("full_audit", audit_by_row, at=cron_text.parse("30 3 * * *"), lease_s=3600, patience_s=3600),
 )
-RETENTION: Final = Task("retention", forget_old_jobs, every_s=3600, lease_s=600)
+RETENTION: Final = Task("retention", forget_old_jobs, every_s=3600, lease_s=5400, patience_s=3600)
+
+
+def notify_task(urls: Sequence[str]) -> Task:
+    """Send what the last summary left to be sent; again, less and less often, to those who could not be reached."""
+    sender = Sender(urls)
+    patience_s = 120.0 * len(urls)  # a courier lives for 30 s
+    return Task(
+        "notify",
+        lambda ledger, context: sender.send(ledger, now=context.now()),
+        every_s=60,
+        after="summary",
+        lease_s=patience_s,
+        patience_s=patience_s,
+    )
+
+
+def peers_task(settings: Mapping[str, str]) -> Task:
+    """Say which settings differ from those of another sidecar."""
+    peers = Peers(settings)
+    return Task("peers", lambda ledger, context: peers.compare(ledger), every_s=60, lease_s=None)
 
 
 def tasks_for(context: Context) -> tuple[Task, ...]:
     """The tasks that are switched on."""
-    return SCHEDULE if context.retention_s is None else (*SCHEDULE, RETENTION)
+    tasks = list(SCHEDULE)
+    if context.settings:
+        tasks.append(peers_task(context.settings))
+    if context.notify:
+        tasks.append(notify_task(context.notify))
+    if context.retention_s is not None:
+        tasks.append(RETENTION)
+    return tuple(tasks)
 
 
 def run_task(task: Task, ledger: Ledger, context: Context) -> bool:
     """Run a task if its lease can be had, and note in the ledger that it succeeded. False: another sidecar has it."""
-    if not ledger.record(op.TakeLease(task.name, ledger.owner_id, task.lease_s)):
+    if task.lease_s is not None and not _has_lease(task.name, task.lease_s, ledger):
         return False
     task.run(ledger, context)
     ledger.record(op.SetMark(task_mark(task.name), context.now()))
     return True
+
+
+def _has_lease(name: str, lease_s: float, ledger: Ledger) -> bool:
+    """A holder that died on this machine is known at once; it is looked for if there is one."""
+    if ledger.record(op.TakeLease(name, ledger.owner_id, lease_s)):
+        return True
+    ledger.sweep()
+    taken: bool = ledger.record(op.TakeLease(name, ledger.owner_id, lease_s))
+    return taken
 
 
 # --- running them ------------------------------------------------------------------------------------------------
@@ -146,10 +239,14 @@ class Schedule:
         self._ledger: Ledger | None = None
         self._opening = threading.Lock()
         self._context = context or Context()
+        self._tasks = {task.name: task for task in tasks}
         self._began: dict[str, float] = {}  # of each task that runs now
+        self._hanging: set[str] = set()  # those of them that were reported
         self._looked_after: set[str] = set()  # those that go by cron, since the start
         self._troubles: dict[str, str] = {}  # why each task can't be done, so that it is said once
         self._writable = False
+        self._unwritable: dict[str, None] = {}  # why it can't be written: all that was said since it could, in order
+        self._telling = threading.Lock()
         self._failures = {task.name: 0 for task in tasks}
         self._scheduler = BackgroundScheduler(
             executors={"default": _DaemonThreads()},
@@ -159,15 +256,16 @@ class Schedule:
         )
         # It would log each run, and each of those that wait for a task that hangs, as text.
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
-        self._scheduler.add_listener(self._note_hanging, EVENT_JOB_MAX_INSTANCES)
         self._by_interval = {task.name for task in tasks if task.every_s is not None}
         self._stopping = threading.Event()
         for task in tasks:
             run: Callable[[Task], None]
             if task.every_s is None:
-                run, trigger = partial(self._run_by_cron, cron, zone), _ByCron(cron, zone)
+                when = task.at or cron
+                run, trigger = partial(self._run_by_cron, when, zone), _ByCron(when, zone)
             else:
-                run, trigger = self._run, IntervalTrigger(seconds=task.every_s, timezone=UTC)
+                every_s = task.every_s
+                run, trigger = self._run, IntervalTrigger(seconds=every_s, jitter=JITTER * every_s, timezone=UTC)
             self._scheduler.add_job(run, trigger, args=(task,), id=task.name, next_run_time=datetime.now(UTC))
 
     @property
@@ -178,6 +276,11 @@ class Schedule:
     def writable(self) -> bool:
         """Whether the task that ran last could write to the ledger."""
         return self._writable
+
+    @property
+    def unwritable(self) -> str | None:
+        """Why the tasks can't write to the ledger; None if they can, or there is none."""
+        return next(reversed(self._unwritable), None)
 
     @property
     def failures(self) -> Mapping[str, int]:
@@ -199,10 +302,11 @@ class Schedule:
     def _mind_the_clock(self) -> None:
         """APScheduler goes by the wall clock: when that was set back, no task would run until its old time came again.
 
-        One that was set forward needs nothing: what it skipped is made up for once.
+        One that was set forward needs nothing: what it skipped is made up for once. Tasks that hang are noticed here.
         """
         ahead = self._context.now() - self._context.monotonic()
         while not self._stopping.wait(CLOCK_S):
+            self._report_hanging()
             was, ahead = ahead, self._context.now() - self._context.monotonic()
             if was - ahead < SET_BACK_S:
                 continue
@@ -215,38 +319,71 @@ class Schedule:
     def _run(self, task: Task) -> None:
         self._began[task.name] = self._context.monotonic()
         try:
-            run_task(task, self._current(), self._context)
+            ran = run_task(task, self._current(), self._context)
         except LedgerMissing as exc:  # no failure: where there is no ledger, nothing is due
             self._writable = False
             self._say_once(task, logging.INFO, "task_waits", str(exc))
+        except NotDue:
+            self._note_written()
+        except LedgerUnavailable as exc:
+            self._failures[task.name] += 1
+            self._note_unwritable(str(exc))
+            self._try_again(task)
         except Exception as exc:  # whatever breaks this run, the next one is made
             self._failures[task.name] += 1
-            self._writable = self._writable and not isinstance(exc, LedgerUnavailable)
             why = str(exc) if isinstance(exc, ParkedError) else type(exc).__name__  # a foreign text may quote anything
             self._say_once(task, logging.ERROR, "task_failed", why)
             log.debug("task_failed", exc_info=True, extra=logs.fields(task=task.name))
+            self._try_again(task)
         else:
-            self._writable = True
-            if self._troubles.pop(task.name, None) is not None:
-                log.info("task_works_again", extra=logs.fields(task=task.name))
+            self._note_written()
+            if ran:
+                self._note_success(task)
+            else:
+                self._soon(task.name, LOOK_AGAIN_S)
         finally:
             del self._began[task.name]
+            self._hanging.discard(task.name)
+
+    def _note_success(self, task: Task) -> None:
+        if self._troubles.pop(task.name, None) is not None:
+            log.info("task_works_again", extra=logs.fields(task=task.name))
+        for other in self._tasks.values():
+            if other.after == task.name:
+                self._soon(other.name, 0.0)
+
+    def _try_again(self, task: Task) -> None:
+        if task.every_s is None:
+            self._soon(task.name, TRY_AGAIN_S)
+
+    def _soon(self, name: str, in_s: float) -> None:
+        """Have a task run in so many seconds, unless it does before."""
+        at = datetime.now(UTC) + timedelta(seconds=in_s)
+        with suppress(JobLookupError):  # the schedule has ended meanwhile
+            job = self._scheduler.get_job(name)
+            if job is not None and (job.next_run_time is None or at < job.next_run_time):
+                job.modify(next_run_time=at)
 
     def _run_by_cron(self, cron: Cron, zone: tzinfo, task: Task) -> None:
-        """Run a task; at the start only if its time passed while no sidecar was there."""
-        if task.name in self._looked_after or self._was_missed(task, cron, zone):
-            self._run(task)
-        self._looked_after.add(task.name)
+        """Run a task that is due: its time has come, or came while no sidecar was there, and none has done it since.
 
-    def _was_missed(self, task: Task, cron: Cron, zone: tzinfo) -> bool:
-        """One that never ran has missed nothing."""
+        One that never ran has missed nothing before this one started.
+        """
         try:
             with self._current().ask() as reader:
                 last = reader.mark(task_mark(task.name))
-        except ParkedError:  # said by the tasks that run at the start
-            return False
-        due = None if last is None else cron.next_after(datetime.fromtimestamp(last, UTC), zone)
-        return due is not None and due <= datetime.fromtimestamp(self._context.now(), UTC)
+        except ParkedError:  # said by the tasks with an interval
+            self._soon(task.name, TRY_AGAIN_S)
+            return
+        is_first_look = task.name not in self._looked_after
+        self._looked_after.add(task.name)
+        if not is_first_look if last is None else self._is_due(last, cron, zone):
+            self._run(task)
+
+    def _is_due(self, last: float, cron: Cron, zone: tzinfo) -> bool:
+        now = self._context.now()
+        due = cron.next_after(datetime.fromtimestamp(last, UTC), zone)
+        return last - now > CLOCKS_APART_S or (due is not None and due.timestamp() <= now)
 
     def _current(self) -> Ledger:
         """The ledger with this sidecar as an owner; opened anew where another one has taken its place."""
@@ -269,13 +406,30 @@ class Schedule:
             self._troubles[task.name] = why
             log.log(level, event, extra=logs.fields(task=task.name, why=why))
 
-    def _note_hanging(self, event: JobSubmissionEvent) -> None:
-        began = self._began.get(event.job_id)
-        if began is not None:
-            log.warning(
-                "task_still_running",
-                extra=logs.fields(task=event.job_id, for_s=round(self._context.monotonic() - began)),
-            )
+    def _note_written(self) -> None:
+        with self._telling:
+            self._writable = True
+            was_unwritable, self._unwritable = bool(self._unwritable), {}
+        if was_unwritable:
+            log.info("ledger_writable")
+
+    def _note_unwritable(self, why: str) -> None:
+        """All tasks meet the same; it is said once."""
+        with self._telling:
+            self._writable = False
+            is_new = why not in self._unwritable
+            self._unwritable[why] = None
+        if is_new:
+            log.error("ledger_unwritable", extra=logs.fields(why=why))
+
+    def _report_hanging(self) -> None:
+        """Once a run."""
+        now = self._context.monotonic()
+        for name, began in tuple(self._began.items()):
+            if name not in self._hanging and now - began > self._tasks[name].patience_s:
+                self._hanging.add(name)
+                self._failures[name] += 1
+                log.warning("task_still_running", extra=logs.fields(task=name, for_s=round(now - began)))
 
 
 class _ByCron(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types
@@ -286,7 +440,8 @@ class _ByCron(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types
         self._zone = zone
 
     def get_next_fire_time(self, previous_fire_time: datetime | None, now: datetime) -> datetime | None:
-        return self._cron.next_after(previous_fire_time or now, self._zone)
+        due = self._cron.next_after(previous_fire_time or now, self._zone)
+        return due and due + timedelta(seconds=random.uniform(0, CRON_JITTER_S))
 
 
 class _DaemonThreads(BaseExecutor):  # type: ignore[misc]  # APScheduler has no types

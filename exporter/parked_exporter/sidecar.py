@@ -18,8 +18,9 @@ from parked import cron
 from parked.cli.exits import Exit
 from parked.ledger import full_name, open_ledger
 from parked.logs import fields
-from parked.settings import Address, SidecarSettings
+from parked.settings import Address, SidecarSettings, variable
 from parked.version import __version__
+from parked_exporter import peers
 from parked_exporter.collector import Lookout, look
 from parked_exporter.schedule import Context, Schedule, Task, tasks_for
 from parked_exporter.web import Access, App
@@ -31,6 +32,8 @@ WEB_THREADS: Final = 8
 # Idle connections must not keep a scrape out: there may be many, and each goes soon.
 CONNECTIONS: Final = 1000
 IDLE_S: Final = 15
+# What is set for tasks, which a sidecar that only reads doesn't run.
+NEEDS_TASKS: Final = ("retention", "auto_replay", "notify")
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +51,9 @@ def serve(settings: SidecarSettings, *, read_only: bool, linger_s: float) -> Exi
     signals = Signals()
     with _listen(settings.listen) as listening:
         bound = Address(*listening.getsockname()[:2])
-        context = Context(retention_s=settings.retention)
+        context = Context(
+            retention_s=settings.retention, notify=settings.notify or (), settings=peers.digests(settings)
+        )
         schedule = None if read_only else _schedule(settings, context)
         app = _app(settings, schedule, tasks_for(context), bound)
         server = waitress.create_server(
@@ -65,6 +70,9 @@ def serve(settings: SidecarSettings, *, read_only: bool, linger_s: float) -> Exi
             schedule.start()
         ledger = full_name(settings.ledger)
         log.info("sidecar_started", extra=fields(url=f"http://{bound}", ledger=ledger, version=__version__))
+        not_done = [variable(name) for name in NEEDS_TASKS if getattr(settings, name)]
+        if read_only and not_done:
+            log.warning("not_done_here", extra=fields(settings=", ".join(not_done), why="--read-only runs no tasks"))
         received = signals.wait()
         if linger_s:
             log.info("sidecar_lingers", extra=fields(for_s=linger_s))

@@ -18,9 +18,10 @@ from urllib.parse import urlsplit
 
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
+from parked.cli.output import command_on
 from parked.errors import LedgerUnavailable
 from parked.ledger import open_ledger
-from parked.summary import as_json, summarise
+from parked.summary import as_json, next_commands, summarise
 from parked.version import __version__
 from parked_exporter.collector import Collector, Lookout, OwnFacts
 
@@ -37,6 +38,8 @@ class Tasks(Protocol):
     def running(self) -> bool: ...
     @property
     def writable(self) -> bool | None: ...
+    @property
+    def unwritable(self) -> str | None: ...
     @property
     def failures(self) -> Mapping[str, int]: ...
 
@@ -165,6 +168,8 @@ def _ready(app: App, environ: WSGIEnvironment) -> Response:
     reasons = [found.why] if found.readings is None else []
     if app.tasks is not None and not app.tasks.running:
         reasons.append("the scheduler does not run")
+    if found.readings is not None and app.tasks is not None and app.tasks.unwritable is not None:
+        reasons.append(f"the tasks can't write: {app.tasks.unwritable}")
     state = {
         "ready": not reasons,
         "reasons": reasons,
@@ -197,7 +202,8 @@ def _summary(app: App, environ: WSGIEnvironment) -> Response:
             ledger.close()
     except LedgerUnavailable as exc:
         return _json(HTTPStatus.SERVICE_UNAVAILABLE, {"error": str(exc)})
-    return _json(HTTPStatus.OK, as_json(summary))
+    commands = [command_on(None, *words) for words in next_commands(summary)]
+    return _json(HTTPStatus.OK, as_json(summary, commands))
 
 
 Page = Callable[[App, "WSGIEnvironment"], Response]

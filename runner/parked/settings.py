@@ -252,10 +252,9 @@ class SidecarSettings(Settings):
     notify: tuple[str, ...] | None = _setting(
         None,
         values.NOTIFICATION_URLS,
-        "Where the summary goes besides the log.",
+        "Where the summary goes besides the log, by Apprise (`parked[notify]`): chat, mail, a webhook.",
         why="the log is the one place that is always there",
         secret=True,
-        planned=True,
     )
     auto_replay: Mapping[str, float] | None = _setting(
         "off",

@@ -8,20 +8,72 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Final, Self
 
 from parked.clock import iso_text, minute_text, span_text
+from parked.gate import STALE_S
+from parked.gate import Why as GateWhy
 from parked.job import State
+from parked.ledger.counters import Metric
 from parked.ledger.store import Cause, Filters, Reader
 from parked.plain import printable
 from parked.reasons import explain, going_on
 
 LAST_SUMMARY: Final = "last_summary"  # the mark that a scheduled summary leaves: when it was made, in epoch seconds
+LAST_COUNTS: Final = "last_summary_counts"  # another: what had been counted then, as `Counts`, and `at`: the same time
 
 SHOWN_CAUSES: Final = 10
 ERASED_REMEDY: Final = "discard them, after a replay of others with this cause: they were erased and can't run again"
 _WAITING: Final = (State.PENDING, State.RUNNING, State.REPLAYING)
+_RUNS_JOBS: Final = frozenset({"runner", "worker"})  # the roles of owners that start pending jobs
+
+
+class WaitsFor(StrEnum):
+    """Why jobs are pending."""
+
+    PAUSE = "pause"  # something of their pipeline is paused
+    GATE = "gate"  # a gate that its models share is closed
+    TURN = "turn"  # a run or worker is there
+    RUNNER = "runner"  # none is
+
+
+_WAITS_TEXT: Final = {
+    WaitsFor.PAUSE: "paused",
+    WaitsFor.GATE: "waiting for a gate to open",
+    WaitsFor.TURN: "waiting for their turn",
+    WaitsFor.RUNNER: "no run or worker is there for them",
+}
+_GATE_TEXT: Final[dict[str, str]] = {GateWhy.RATE: "a rate limit", GateWhy.OUTAGE: "an outage"}
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What the ledger has counted in all."""
+
+    recovered: int = 0  # jobs
+    discarded: int = 0
+    failed_tokens: int = 0  # billed for attempts that failed
+
+    @classmethod
+    def of(cls, reader: Reader) -> Self:
+        counted: Counter[Metric] = Counter()
+        for row in reader.counters(Metric.JOBS_RECOVERED, Metric.JOBS_DISCARDED, Metric.TOKENS):
+            if row.metric != Metric.TOKENS or row.b != "ok":
+                counted[Metric(row.metric)] += int(row.value)
+        return cls(counted[Metric.JOBS_RECOVERED], counted[Metric.JOBS_DISCARDED], counted[Metric.TOKENS])
+
+    def since(self, before: Counts) -> Counts:
+        return Counts(*(now - then for now, then in zip(_values(self), _values(before), strict=True)))
+
+    def as_mark(self, at: float) -> dict[str, Any]:
+        return {**asdict(self), "at": at}
+
+
+def _values(counts: Counts) -> tuple[int, ...]:
+    return counts.recovered, counts.discarded, counts.failed_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +118,7 @@ class Waiting:
     state: State  # pending, running or replaying
     jobs: int
     since: float | None  # when the oldest of them came into that state; None while they are replayed
+    waits_for: WaitsFor | None  # why they are pending; None in the other states
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +133,15 @@ class Paused:
 
 
 @dataclass(frozen=True, slots=True)
+class Closed:
+    """A gate that is closed: no call of its model starts."""
+
+    model: str  # empty: of any
+    why: str  # `rate` or `outage`
+    until: float  # when it is tried again
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     ledger: str  # the full name of the ledger that was read
     made_at: float
@@ -91,6 +153,11 @@ class Summary:
     oldest: Oldest | None
     waiting: tuple[Waiting, ...]
     pauses: tuple[Paused, ...]
+    gates: tuple[Closed, ...]
+    counts: Counts  # in all
+    # Of these, since the last scheduled summary; all of them if there was none. None: it is another time that "new"
+    # counts from, and of that nobody has kept them.
+    lately: Counts | None
 
 
 def summarise(reader: Reader, *, where: str, since: float | None = None, now: float | None = None) -> Summary:
@@ -98,8 +165,12 @@ def summarise(reader: Reader, *, where: str, since: float | None = None, now: fl
 
     Without `since`, what is new counts from the last scheduled summary (`LAST_SUMMARY`).
     """
+    now = time.time() if now is None else now
+    counts = Counts.of(reader)
+    lately = None
     if since is None:
         since = reader.mark(LAST_SUMMARY)
+        lately = _lately(counts, since=since, mark=reader.mark(LAST_COUNTS))
     causes = reader.causes(Filters())
     jobs_by_class: Counter[str] = Counter()
     new_by_class: Counter[str] = Counter()
@@ -109,9 +180,11 @@ def summarise(reader: Reader, *, where: str, since: float | None = None, now: fl
     for cause in [] if since is None else reader.causes(Filters(since=since)):
         new_by_class[cause.error_class] += cause.jobs
         new_by_cause[_identity(cause)] += cause.jobs
+    pauses = tuple(Paused(row.pipeline, row.model, row.reason, row.since, row.until) for row in reader.pauses())
+    gates = _closed(reader, now=now)
     return Summary(
         ledger=where,
-        made_at=time.time() if now is None else now,
+        made_at=now,
         since=since,
         parked=jobs_by_class.total(),
         new=new_by_class.total(),
@@ -124,8 +197,11 @@ def summarise(reader: Reader, *, where: str, since: float | None = None, now: fl
             for cause in sorted(causes, key=lambda cause: (-cause.jobs, cause.first_parked_at))
         ),
         oldest=_oldest(reader),
-        waiting=_waiting(reader),
-        pauses=tuple(Paused(row.pipeline, row.model, row.reason, row.since, row.until) for row in reader.pauses()),
+        waiting=_waiting(reader, pauses=pauses, gates=gates),
+        pauses=pauses,
+        gates=gates,
+        counts=counts,
+        lately=lately,
     )
 
 
@@ -136,7 +212,7 @@ def remedy_of(cause: Cause) -> str:
 
 def render(summary: Summary) -> str:
     """Return the summary as text. Its first line names the ledger."""
-    lines = [f"ledger {summary.ledger}", _headline(summary)]
+    lines = [f"ledger {summary.ledger}", headline(summary)]
     lines += [f"  {group.jobs:4}  {group.error_class}" for group in summary.classes]
     if summary.oldest is not None:
         at = summary.oldest.parked_at
@@ -151,13 +227,18 @@ def render(summary: Summary) -> str:
         lines.append(f"  and {len(summary.causes) - SHOWN_CAUSES} more")
     for group in summary.waiting:
         since = "" if group.since is None else f", the oldest since {minute_text(group.since)}"
-        lines.append(f"{group.state}: {group.jobs} of {group.pipeline}{since}")
+        why = "" if group.waits_for is None else f": {_WAITS_TEXT[group.waits_for]}"
+        lines.append(f"{group.state}: {group.jobs} of {group.pipeline}{since}{why}")
     for pause in summary.pauses:
         until = "" if pause.until is None else f" until {minute_text(pause.until)}"
         lines.append(
             f"paused: {pause.pipeline}, {pause.model or 'all models'}, since {minute_text(pause.since)}{until}:"
             f" {pause.reason}, {going_on(explain(pause.reason).remedy)}"
         )
+    for gate in summary.gates:
+        why = _GATE_TEXT.get(gate.why, gate.why)
+        lines.append(f"closed for {why}: {gate.model or 'all models'}, tried again {minute_text(gate.until)}")
+    lines += _lately_lines(summary)
     return "\n".join(map(printable, lines))
 
 
@@ -172,14 +253,16 @@ def next_commands(summary: Summary) -> list[list[str]]:
         advised = ["discard", *chosen, "--reason", "erased"] if cause.erased else ["replay", *chosen]
         commands += [["list", *chosen], advised]
     commands += [
-        ["run", "JOBS", "--pipeline", group.pipeline] for group in summary.waiting if group.state is State.PENDING
+        ["work", *_flag("--pipeline", group.pipeline), "--until-empty"]
+        for group in summary.waiting
+        if group.state is State.PENDING
     ]
     return commands
 
 
-def as_json(summary: Summary) -> dict[str, Any]:
-    """Return the summary as docs/cli-json.md describes it. Times are ISO 8601 in UTC."""
-    oldest = summary.oldest
+def as_json(summary: Summary, commands: Sequence[str]) -> dict[str, Any]:
+    """Return the summary as docs/cli-json.md describes it, with what to type next. Times are ISO 8601 in UTC."""
+    oldest, lately = summary.oldest, summary.lately
     return {
         "ledger": summary.ledger,
         "made_at": iso_text(summary.made_at),
@@ -211,7 +294,13 @@ def as_json(summary: Summary) -> dict[str, Any]:
             "parked_at": iso_text(oldest.parked_at),
         },
         "waiting": [
-            {"pipeline": group.pipeline, "state": group.state, "jobs": group.jobs, "since": iso_text(group.since)}
+            {
+                "pipeline": group.pipeline,
+                "state": group.state,
+                "jobs": group.jobs,
+                "since": iso_text(group.since),
+                "waits_for": group.waits_for,
+            }
             for group in summary.waiting
         ],
         "pauses": [
@@ -224,10 +313,22 @@ def as_json(summary: Summary) -> dict[str, Any]:
             }
             for pause in summary.pauses
         ],
+        "gates": [
+            {"model": gate.model or None, "why": gate.why, "until": iso_text(gate.until)} for gate in summary.gates
+        ],
+        "recovered": lately and lately.recovered,
+        "discarded": lately and lately.discarded,
+        "failed_tokens": lately and lately.failed_tokens,
+        "next": list(commands),
     }
 
 
-def _headline(summary: Summary) -> str:
+def _flag(name: str, value: str) -> list[str]:
+    return [f"{name}={value}"] if value.startswith("-") else [name, value]
+
+
+def headline(summary: Summary) -> str:
+    """Return the one line that says how it stands."""
     if not summary.parked:
         return "dead-letter: clean (0 parked)"
     new = "" if summary.since is None else f", {summary.new} of them since {minute_text(summary.since)}"
@@ -271,15 +372,66 @@ def _oldest(reader: Reader) -> Oldest | None:
     return min(oldest, key=lambda one: one.parked_at, default=None)
 
 
-def _waiting(reader: Reader) -> tuple[Waiting, ...]:
+def _waiting(reader: Reader, *, pauses: Sequence[Paused], gates: Sequence[Closed]) -> tuple[Waiting, ...]:
     counts = reader.states()
     since: dict[tuple[str, State], float] = {}
     for state in (State.PENDING, State.RUNNING):
         for (pipeline, _), at in reader.oldest(state).items():
             since[pipeline, state] = min(at, since.get((pipeline, state), at))
+    waits_for = {
+        pipeline: _waits_for(reader, pipeline, pauses=pauses, gates=gates)
+        for (pipeline, state), jobs in counts.items()
+        if state is State.PENDING and jobs
+    }
     return tuple(
-        Waiting(pipeline, state, jobs, since.get((pipeline, state)))
+        Waiting(
+            pipeline,
+            state,
+            jobs,
+            since.get((pipeline, state)),
+            waits_for[pipeline] if state is State.PENDING else None,
+        )
         for state in _WAITING
         for (pipeline, counted), jobs in sorted(counts.items())
         if counted is state and jobs
     )
+
+
+def _waits_for(reader: Reader, pipeline: str, *, pauses: Sequence[Paused], gates: Sequence[Closed]) -> WaitsFor:
+    if any(pause.pipeline == pipeline for pause in pauses):
+        return WaitsFor.PAUSE
+    called = reader.labels().models_of(pipeline)
+    if any(not gate.model or gate.model in called for gate in gates):
+        return WaitsFor.GATE
+    alive = (owner.facts.role for owner in reader.owners() if owner.ended_at is None and owner.lost_at is None)
+    return WaitsFor.TURN if _RUNS_JOBS.intersection(alive) else WaitsFor.RUNNER
+
+
+def _closed(reader: Reader, *, now: float) -> tuple[Closed, ...]:
+    """In an outage `until` is when the next probe is due; one that nobody probes any more is over."""
+    return tuple(
+        Closed(model, why, until)
+        for model, why, until in reader.gates()
+        if why is not None and until is not None and until + (STALE_S if why == GateWhy.OUTAGE else 0.0) > now
+    )
+
+
+def _lately(counts: Counts, *, since: float | None, mark: Mapping[str, Any] | None) -> Counts | None:
+    if since is None:
+        return counts
+    if mark is None or mark["at"] != since:  # an older version made that summary
+        return None
+    return counts.since(Counts(mark["recovered"], mark["discarded"], mark["failed_tokens"]))
+
+
+def _lately_lines(summary: Summary) -> list[str]:
+    if summary.lately is None:
+        return []
+    counted = {
+        "recovered": summary.lately.recovered,
+        "discarded": summary.lately.discarded,
+        "tokens spent on attempts that failed": summary.lately.failed_tokens,
+    }
+    parts = [f"{number} {what}" for what, number in counted.items() if number]
+    since = "so far" if summary.since is None else f"since {minute_text(summary.since)}"
+    return [f"{since}: {', '.join(parts)}"] if parts else []

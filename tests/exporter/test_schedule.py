@@ -9,23 +9,25 @@ from typing import Any
 
 import pytest
 
-from parked import cron
+from parked import cron, owners
 from parked.errors import LedgerUnavailable
 from parked.job import State
 from parked.ledger import open_ledger
 from parked.ledger import operations as op
 from parked.ledger.codec import encode, identity
 from parked.ledger.store import Filters
+from parked.settings import SidecarSettings
 from parked_exporter import metrics, schedule
 from parked_exporter.collector import look
 from parked_exporter.metrics import task_mark
+from parked_exporter.peers import SIDECARS_MARK, Peers, digests
 from parked_exporter.schedule import Context, Schedule, Task, run_task
 
 PATIENCE_S = 20.0
 Signals = queue.Queue[Any]
 NINE = cron.parse("0 9 * * *")
 FAR_AWAY = op.OwnerFacts("c0ffee", "runner", "build-7", "another boot", "pid:[1]", 4711, "99", "1.0.0")
-SWEEP, AUDIT, SUMMARY = schedule.SCHEDULE
+SWEEP, AUDIT, SUMMARY, FULL_AUDIT = schedule.SCHEDULE
 
 
 @pytest.fixture
@@ -96,6 +98,40 @@ def test_a_forged_counter_moves_the_metric_at_the_next_scrape(url, pipeline, edi
     edit("UPDATE counters SET value = value + 5 WHERE metric = 'jobs_accepted'")
 
     assert unaccounted(url) == {"captions": 5.0}
+
+
+def test_a_row_without_its_answer_is_found_by_the_full_audit_alone_and_stays_on_the_metric(
+    url, ledger, pipeline, context, edit, events
+):
+    pipeline.succeed("a-1")
+    edit("DELETE FROM answers")
+
+    run_task(AUDIT, ledger, context)
+    assert unaccounted(url) == {"captions": 0.0}
+    run_task(FULL_AUDIT, ledger, context)
+    run_task(AUDIT, ledger, context)
+
+    assert unaccounted(url) == {"captions": 1.0}
+    (found,) = events("audit_found_imbalance")
+    assert (found["what"], found["job_ids"]) == ("answered without answer", ("a-1",))
+
+
+def test_what_the_full_audit_finds_mended_is_well_again(url, ledger, pipeline, context, edit):
+    pipeline.succeed("a-1")
+    edit("UPDATE jobs SET owner_id = 1")
+    run_task(FULL_AUDIT, ledger, context)
+    edit("UPDATE jobs SET owner_id = NULL")
+    run_task(FULL_AUDIT, ledger, context)
+    run_task(AUDIT, ledger, context)
+
+    assert unaccounted(url) == {"captions": 0.0}
+
+
+def test_the_full_audit_is_made_once_a_night(ledger):
+    assert [str(FULL_AUDIT.at.next_after(datetime(2026, 3, 2, hour, tzinfo=UTC), UTC)) for hour in (0, 12)] == [
+        "2026-03-02 03:30:00+00:00",
+        "2026-03-03 03:30:00+00:00",
+    ]
 
 
 def test_what_was_mended_is_well_again_after_the_next_audit(url, ledger, pipeline, context, edit):
@@ -201,6 +237,58 @@ def test_ready_says_who_holds_which_lease(url, ledger, context):
     assert holder["owner"] == ledger.owner_id
 
 
+def test_a_task_of_a_dead_process_is_taken_over_by_whoever_wants_it_next(url, context):
+    with open_ledger(url, role="sidecar") as ledger:
+        assert ledger.owner_id
+        dead = ledger.record(op.Register(owners.facts("sidecar")._replace(token="dead", process_start="1")))
+        assert ledger.record(op.TakeLease("audit", dead, 3600))
+
+        assert run_task(AUDIT, ledger, context)
+
+
+def test_sidecars_whose_settings_differ_say_so_once_and_by_name_alone(url, events):
+    mine = {"PARKED_RETENTION": "aa", "PARKED_NOTIFY": "bb", "PARKED_TIMEZONE": "cc"}
+    with open_ledger(url, role="sidecar") as one, open_ledger(url, role="sidecar") as other:
+        here, there = Peers(mine), Peers({**mine, "PARKED_RETENTION": "dd", "PARKED_NOTIFY": "ee", "PARKED_NEW": "ff"})
+        here.compare(one)
+        assert events("sidecars_differ") == []
+        there.compare(other)
+        there.compare(other)
+        here.compare(one)
+        here.compare(one)
+
+    assert [record["settings"] for record in events("sidecars_differ")] == ["PARKED_NOTIFY, PARKED_RETENTION"] * 2
+
+
+def test_sidecars_that_agree_or_have_gone_are_no_news(url, events):
+    with open_ledger(url, role="sidecar") as other:
+        Peers({"PARKED_TIMEZONE": "aa"}).compare(other)
+    with open_ledger(url, role="sidecar") as other, open_ledger(url, role="sidecar") as ledger:
+        Peers({"PARKED_TIMEZONE": "bb"}).compare(other)
+        Peers({"PARKED_TIMEZONE": "bb"}).compare(ledger)
+        with ledger.ask() as reader:
+            entered = reader.mark(SIDECARS_MARK)
+
+    assert events("sidecars_differ") == []
+    assert len(entered) == 2
+
+
+def test_every_setting_that_tasks_go_by_is_compared_and_none_can_be_read():
+    usual = digests(SidecarSettings.load(env={}))
+    env = {
+        "PARKED_SUMMARY_CRON": "0 8 * * *",
+        "PARKED_TIMEZONE": "Europe/Berlin",
+        "PARKED_RETENTION": "90d",
+        "PARKED_NOTIFY": "json://u:secret@host",
+    }
+    settings = SidecarSettings.load(env=env)
+    elsewhere = SidecarSettings.load(env={**env, "PARKED_NOTIFY": "json://another", "PARKED_TOKEN": "t" * 16})
+
+    assert {name for name in usual if usual[name] != digests(settings)[name]} == set(env)
+    assert digests(elsewhere) == digests(settings)
+    assert "secret" not in str(digests(settings))
+
+
 # --- the scheduler -----------------------------------------------------------------------------------------------
 
 
@@ -255,6 +343,67 @@ def test_a_summary_whose_time_passed_while_no_sidecar_was_there_is_made_at_the_s
     running.stop(patience_s=PATIENCE_S)
 
     assert made.empty()
+
+
+@pytest.mark.parametrize(("last", "made"), [("2026-03-02T09:00:02", 0), ("2026-03-01T09:00:02", 1)])
+def test_a_summary_that_another_sidecar_has_just_made_is_not_made_again(url, ledger, last, made):
+    """Also where the clocks of the two differ, and the lease of the other has run out."""
+    ledger.record(op.SetMark(task_mark("daily"), datetime.fromisoformat(f"{last}+00:00").timestamp()))
+    runs, looked = [], threading.Event()
+    nine = datetime(2026, 3, 2, 9, 0, 1, tzinfo=UTC).timestamp()
+    running = Schedule(
+        partial(open_ledger, url, create=False),
+        cron=NINE,
+        zone=UTC,
+        tasks=[Task("daily", lambda *_: runs.append(1)), Task("other", lambda *_: looked.set(), every_s=3600)],
+        context=Context(now=lambda: nine),
+    )
+    (daily,) = [job for job in running._scheduler.get_jobs() if job.id == "daily"]
+
+    for _ in range(2):
+        daily.func(*daily.args)
+
+    assert len(runs) == made
+
+
+def test_a_summary_is_made_although_the_last_one_lies_in_the_future(url, ledger):
+    """The clock was set back: it would be months until the next one."""
+    ledger.record(op.SetMark(task_mark("daily"), datetime(2026, 9, 1, tzinfo=UTC).timestamp()))
+    runs = []
+    running = Schedule(
+        partial(open_ledger, url, create=False),
+        cron=NINE,
+        zone=UTC,
+        tasks=[Task("daily", lambda *_: runs.append(1))],
+        context=Context(now=lambda: datetime(2026, 3, 2, 9, 0, 1, tzinfo=UTC).timestamp()),
+    )
+    (daily,) = running._scheduler.get_jobs()
+
+    for _ in range(2):
+        daily.func(*daily.args)
+
+    assert runs == [1]
+
+
+def test_a_task_behind_another_runs_when_that_one_has_succeeded(url, ledger, start):
+    runs: Signals = queue.Queue()
+    first = iter([ValueError(), None])
+
+    def run(ledger, context):
+        runs.put("first")
+        if (outcome := next(first, None)) is not None:
+            raise outcome
+
+    start(
+        partial(open_ledger, url, create=False),
+        Task("first", run, every_s=0.05),
+        Task("behind", lambda *_: runs.put("behind"), every_s=3600, after="first"),
+    )
+
+    assert runs.get(timeout=PATIENCE_S)
+    for _ in range(2):  # at its own start, and behind the other
+        while runs.get(timeout=PATIENCE_S) != "behind":
+            pass
 
 
 def test_a_task_that_fails_is_counted_and_run_again(url, ledger, start, events):
@@ -326,17 +475,23 @@ def test_a_task_that_hangs_is_reported_and_stops_neither_the_others_nor_the_end(
         partial(open_ledger, url, create=False),
         cron=NINE,
         zone=UTC,
-        tasks=[Task("hangs", hang, every_s=0.01), Task("works", lambda *_: others.put(1), every_s=0.01)],
+        tasks=[
+            Task("hangs", hang, every_s=0.01, patience_s=0.1),
+            Task("works", lambda *_: others.put(1), every_s=0.01),
+        ],
     )
     running.start()
     assert hanging.wait(PATIENCE_S)
+    while not running.failures["hangs"]:
+        others.get(timeout=PATIENCE_S)
     for _ in range(3):
         others.get(timeout=PATIENCE_S)
     running.stop(patience_s=PATIENCE_S)
     go_on.set()
 
     assert not running.running
-    assert events("task_still_running")[0]["task"] == "hangs"
+    assert running.failures == {"hangs": 1, "works": 0}
+    assert [record["task"] for record in events("task_still_running")] == ["hangs"]
 
 
 def test_a_ledger_that_is_away_is_a_failure_and_not_writable(start):
@@ -352,3 +507,26 @@ def test_a_ledger_that_is_away_is_a_failure_and_not_writable(start):
 
     assert running.failures["first"] >= 1
     assert not running.writable
+    assert running.unwritable == "the ledger is away"
+
+
+def test_a_ledger_that_no_task_can_write_is_said_once_by_all_of_them_and_when_it_is_over(url, ledger, start, events):
+    tries: Signals = queue.Queue()
+    is_away = threading.Event()
+    is_away.set()
+
+    def opened():
+        tries.put(1)
+        if is_away.is_set():
+            raise LedgerUnavailable("the ledger is away")
+        return open_ledger(url, create=False)
+
+    running = start(opened, *(Task(f"task {n}", lambda *_: None, every_s=0.01) for n in range(3)))
+    for _ in range(12):
+        tries.get(timeout=PATIENCE_S)
+    is_away.clear()
+    while not running.writable:
+        tries.get(timeout=PATIENCE_S)
+
+    assert [record["why"] for record in events("ledger_unwritable")] == ["the ledger is away"]
+    assert running.unwritable is None

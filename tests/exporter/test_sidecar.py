@@ -95,6 +95,7 @@ def test_the_tasks_run_by_themselves_and_say_so(start_sidecar, pipeline):
         return {dict(series)["task"] for series in samples.get("parked_task_last_success_timestamp_seconds", {})} == {
             "orphan_sweep",
             "audit",
+            "peers",
         }
 
     sidecar.until(all_ran)

@@ -120,7 +120,7 @@ def test_what_has_no_end_yet_is_told_by_pipeline_and_state(ledger):
         ("q", "running", 1),
     ]
     assert all(group.since is not None for group in summary.waiting)
-    assert next_commands(summary) == [["run", "JOBS", "--pipeline", "p"]]
+    assert next_commands(summary) == [["work", "--pipeline", "p", "--until-empty"]]
 
 
 def test_a_lost_owner_s_jobs_are_explained_too(ledger):

@@ -45,7 +45,11 @@ def command_line(args: argparse.Namespace, command: str, *words: str) -> str:
 
     An address with a user in it is left out: it may hold a password, and the user has typed it just now.
     """
-    ledger = getattr(args, "ledger", None)
+    return command_on(getattr(args, "ledger", None), command, *words)
+
+
+def command_on(ledger: str | None, command: str, *words: str) -> str:
+    """Return a command to type, on the ledger of this URL; None: on the one that `PARKED_LEDGER` names."""
     told = [] if ledger is None or "@" in ledger else ["--ledger", ledger]
     return printable(shlex.join(["parked", command, *told, *words]))
 

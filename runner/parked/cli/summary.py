@@ -26,7 +26,8 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser(
         "summary",
         help="show what is parked by class and cause, and what waits",
-        description="Show what is parked by class and cause, what is new, the oldest, and what waits since when.",
+        description="Show what is parked by class and cause, what is new, the oldest, what waits since when and why,"
+        " and what was recovered, discarded and spent since the last scheduled summary.",
         epilog=EPILOG,
     )
     parser.add_argument(
@@ -42,11 +43,11 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     since = moment_of("--since", args.since, now=time.time())
     with existing_ledger(settings) as ledger, ledger.ask() as reader:
         summary = summarise(reader, where=ledger.where, since=since)
+    commands = [command_line(args, *words) for words in next_commands(summary)]
     if args.json:
-        put_json(as_json(summary))
+        put_json(as_json(summary, commands))
         return Exit.OK
     put(render(summary))
-    commands = [command_line(args, *words) for words in next_commands(summary)]
     if commands:
         hint("\n  ".join(["next:", *commands]))
     return Exit.OK

@@ -30,6 +30,11 @@ class Labels:
         pair = (self.pipeline(pipeline), model)
         return pair if pair in self._pairs else (pair[0], OTHER)
 
+    def models_of(self, pipeline: str) -> frozenset[str]:
+        """The models that its jobs count under."""
+        label = self.pipeline(pipeline)
+        return frozenset(model for name, model in self._pairs if name == label)
+
     def is_settled(self, pipeline: str, model: str) -> bool:
         """Whether it is decided what this pair counts under, whatever has counted since; no model: this pipeline."""
         if pipeline not in self._pipelines and len(self._pipelines) < MAX_PIPELINES:

@@ -229,8 +229,9 @@ def test_a_summary_names_what_is_pending_since_when_and_what_runs_it(parked, sto
     (waiting,) = json.loads(parked("summary", "--json").out)["waiting"]
 
     assert "pending: 2 of captions, the oldest since 2" in said.out
-    assert "parked run JOBS --pipeline captions" in said.err
+    assert "parked work --pipeline captions --until-empty" in said.err
     assert (waiting["pipeline"], waiting["state"], waiting["jobs"]) == ("captions", "pending", 2)
+    assert waiting["waits_for"] == "runner"
     assert waiting["since"] is not None
 
 
