@@ -76,7 +76,7 @@ class Task:
     after: str = ""  # it also runs when this task has succeeded
     # Outlives a run that comes late. None: it takes no lease, every sidecar does it.
     lease_s: float | None = 60.0
-    patience_s: float = 120.0  # a run that takes longer is reported, and counts as failed
+    takes_s: float = 120.0  # a run that takes longer is said to be still running, and counts as failed
 
 
 # --- the tasks ---------------------------------------------------------------------------------------------------
@@ -165,22 +165,22 @@ SCHEDULE: Final = (
     Task("audit", audit, every_s=60, lease_s=90),
     Task("summary", summarise_to_log),
     # In a quiet hour: it reads every row.
-    Task("full_audit", audit_by_row, at=cron_text.parse("30 3 * * *"), lease_s=3600, patience_s=3600),
+    Task("full_audit", audit_by_row, at=cron_text.parse("30 3 * * *"), lease_s=3600, takes_s=3600),
 )
-RETENTION: Final = Task("retention", forget_old_jobs, every_s=3600, lease_s=5400, patience_s=3600)
+RETENTION: Final = Task("retention", forget_old_jobs, every_s=3600, lease_s=5400, takes_s=3600)
 
 
 def notify_task(urls: Sequence[str]) -> Task:
     """Send what the last summary left to be sent; again, less and less often, to those who could not be reached."""
     sender = Sender(urls)
-    patience_s = 120.0 * len(urls)  # a courier lives for 30 s
+    takes_s = 120.0 * len(urls)  # a courier lives for 30 s
     return Task(
         "notify",
         lambda ledger, context: sender.send(ledger, now=context.now()),
         every_s=60,
         after="summary",
-        lease_s=patience_s,
-        patience_s=patience_s,
+        lease_s=takes_s,
+        takes_s=takes_s,
     )
 
 
@@ -426,7 +426,7 @@ class Schedule:
         """Once a run."""
         now = self._context.monotonic()
         for name, began in tuple(self._began.items()):
-            if name not in self._hanging and now - began > self._tasks[name].patience_s:
+            if name not in self._hanging and now - began > self._tasks[name].takes_s:
                 self._hanging.add(name)
                 self._failures[name] += 1
                 log.warning("task_still_running", extra=logs.fields(task=name, for_s=round(now - began)))

@@ -158,10 +158,12 @@ StartSidecar = Callable[..., Sidecar]
 def start_sidecar(url: str) -> Iterator[StartSidecar]:
     started: list[Sidecar] = []
 
-    def start(*flags: str, ledger: str = url, env: Mapping[str, str] | None = None) -> Sidecar:
+    def start(*flags: str, ledger: str = url, env: Mapping[str, str] | None = None, code: str | None = None) -> Sidecar:
+        """`code` is a program of its own, which calls the command's `main`."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PARKED_")}
+        program = ["-m", "parked_exporter.cli"] if code is None else ["-c", code]
         process = subprocess.Popen(
-            [sys.executable, "-m", "parked_exporter.cli", "--ledger", ledger, "--listen", "127.0.0.1:0", *flags],
+            [sys.executable, *program, "--ledger", ledger, "--listen", "127.0.0.1:0", *flags],
             env={**environment, "PYTHONPATH": os.pathsep.join(sys.path), "PARKED_LOG_FORMAT": "json", **(env or {})},
             stderr=subprocess.PIPE,
             text=True,

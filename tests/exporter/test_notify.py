@@ -320,7 +320,7 @@ def test_a_sidecar_that_is_killed_leaves_its_message_to_the_next_one(start_sidec
 
     assert message["title"] == "dead-letter: clean (0 parked)"
     assert failures(second.scrape()) == 0
-    assert SECRET not in "".join([*first.seen, *second.seen])
+    assert SECRET not in str([*first.lines.queue, *second.lines.queue])
 
 
 def checked(*flags, notify, code=None):

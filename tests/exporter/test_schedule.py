@@ -476,7 +476,7 @@ def test_a_task_that_hangs_is_reported_and_stops_neither_the_others_nor_the_end(
         cron=NINE,
         zone=UTC,
         tasks=[
-            Task("hangs", hang, every_s=0.01, patience_s=0.1),
+            Task("hangs", hang, every_s=0.01, takes_s=0.1),
             Task("works", lambda *_: others.put(1), every_s=0.01),
         ],
     )
