@@ -18,7 +18,8 @@ from parked.gate import STALE_S
 from parked.gate import Why as GateWhy
 from parked.job import State
 from parked.ledger.counters import Metric
-from parked.ledger.store import Cause, Filters, Reader
+from parked.ledger.operations import JobRow
+from parked.ledger.store import Cause, CauseCount, Reader
 from parked.plain import printable
 from parked.reasons import explain, going_on
 
@@ -26,6 +27,7 @@ LAST_SUMMARY: Final = "last_summary"  # the mark that a scheduled summary leaves
 LAST_COUNTS: Final = "last_summary_counts"  # another: what had been counted then, as `Counts`, and `at`: the same time
 
 SHOWN_CAUSES: Final = 10
+MAX_CAUSES: Final = 100  # each takes a look-up, and a line of the log holds them all
 ERASED_REMEDY: Final = "discard them, after a replay of others with this cause: they were erased and can't run again"
 _WAITING: Final = (State.PENDING, State.RUNNING, State.REPLAYING)
 _RUNS_JOBS: Final = frozenset({"runner", "worker"})  # the roles of owners that start pending jobs
@@ -149,7 +151,8 @@ class Summary:
     parked: int
     new: int
     classes: tuple[ParkedClass, ...]  # largest first, as are the causes
-    causes: tuple[ParkedCause, ...]
+    causes: tuple[ParkedCause, ...]  # at most MAX_CAUSES
+    causes_in_all: int
     oldest: Oldest | None
     waiting: tuple[Waiting, ...]
     pauses: tuple[Paused, ...]
@@ -171,15 +174,12 @@ def summarise(reader: Reader, *, where: str, since: float | None = None, now: fl
     if since is None:
         since = reader.mark(LAST_SUMMARY)
         lately = _lately(counts, since=since, mark=reader.mark(LAST_COUNTS))
-    causes = reader.causes(Filters())
+    causes = sorted(reader.cause_counts(since=since), key=lambda cause: (-cause.jobs, cause.first_parked_at))
     jobs_by_class: Counter[str] = Counter()
     new_by_class: Counter[str] = Counter()
-    new_by_cause: Counter[tuple[str | None, str, str, bool]] = Counter()
     for cause in causes:
         jobs_by_class[cause.error_class] += cause.jobs
-    for cause in [] if since is None else reader.causes(Filters(since=since)):
-        new_by_class[cause.error_class] += cause.jobs
-        new_by_cause[_identity(cause)] += cause.jobs
+        new_by_class[cause.error_class] += cause.new
     pauses = tuple(Paused(row.pipeline, row.model, row.reason, row.since, row.until) for row in reader.pauses())
     gates = _closed(reader, now=now)
     return Summary(
@@ -192,10 +192,8 @@ def summarise(reader: Reader, *, where: str, since: float | None = None, now: fl
             ParkedClass(name, jobs, new_by_class[name])
             for name, jobs in sorted(jobs_by_class.items(), key=lambda item: (-item[1], item[0]))
         ),
-        causes=tuple(
-            _parked_cause(cause, new=new_by_cause[_identity(cause)])
-            for cause in sorted(causes, key=lambda cause: (-cause.jobs, cause.first_parked_at))
-        ),
+        causes=tuple(_parked_cause(cause, reader.job(cause.example)) for cause in causes[:MAX_CAUSES]),
+        causes_in_all=len(causes),
         oldest=_oldest(reader),
         waiting=_waiting(reader, pauses=pauses, gates=gates),
         pauses=pauses,
@@ -205,7 +203,7 @@ def summarise(reader: Reader, *, where: str, since: float | None = None, now: fl
     )
 
 
-def remedy_of(cause: Cause) -> str:
+def remedy_of(cause: Cause | CauseCount) -> str:
     """Return what to do about a cause."""
     return ERASED_REMEDY if cause.erased else explain(cause.reason).remedy
 
@@ -223,8 +221,8 @@ def render(summary: Summary) -> str:
     if summary.causes:
         lines.append("causes:")
         lines += [_cause_line(cause, summary) for cause in summary.causes[:SHOWN_CAUSES]]
-    if len(summary.causes) > SHOWN_CAUSES:
-        lines.append(f"  and {len(summary.causes) - SHOWN_CAUSES} more")
+    if summary.causes_in_all > SHOWN_CAUSES:
+        lines.append(f"  and {summary.causes_in_all - SHOWN_CAUSES} more")
     for group in summary.waiting:
         since = "" if group.since is None else f", the oldest since {minute_text(group.since)}"
         why = "" if group.waits_for is None else f": {_WAITS_TEXT[group.waits_for]}"
@@ -272,6 +270,7 @@ def as_json(summary: Summary, commands: Sequence[str]) -> dict[str, Any]:
         "classes": [
             {"error_class": group.error_class, "jobs": group.jobs, "new": group.new} for group in summary.classes
         ],
+        "causes_in_all": summary.causes_in_all,
         "causes": [
             {
                 "fingerprint": cause.fingerprint,
@@ -345,19 +344,14 @@ def _cause_line(cause: ParkedCause, summary: Summary) -> str:
     )
 
 
-def _identity(cause: Cause) -> tuple[str | None, str, str, bool]:
-    return cause.fingerprint, cause.error_class, cause.reason, cause.erased
-
-
-def _parked_cause(cause: Cause, *, new: int) -> ParkedCause:
-    example = cause.example
+def _parked_cause(cause: CauseCount, example: JobRow) -> ParkedCause:
     return ParkedCause(
         fingerprint=cause.fingerprint,
         error_class=cause.error_class,
         reason=cause.reason,
         remedy=remedy_of(cause),
         jobs=cause.jobs,
-        new=new,
+        new=cause.new,
         first_parked_at=cause.first_parked_at,
         last_parked_at=cause.last_parked_at,
         job_id=example.job_id,

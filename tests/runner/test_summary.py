@@ -3,22 +3,28 @@
 import pytest
 
 from parked.job import State
-from parked.ledger import open_ledger
 from parked.ledger import operations as op
 from parked.ledger.codec import encode, identity
 from parked.ledger.moves import MAYBE_SENT
 from parked.ledger.store import Filters
-from parked.summary import LAST_SUMMARY, SHOWN_CAUSES, next_commands, render, summarise
+from parked.summary import (
+    LAST_COUNTS,
+    LAST_SUMMARY,
+    MAX_CAUSES,
+    SHOWN_CAUSES,
+    as_json,
+    next_commands,
+    render,
+    summarise,
+)
 from parked.verdict import Kind, Reason, Scope
 
 WHERE = "sqlite:////srv/night/parked.db"
 
 
 @pytest.fixture
-def ledger(tmp_path):
-    ledger = open_ledger(f"sqlite:///{tmp_path}/parked.db")
-    yield ledger
-    ledger.close()
+def ledger_url(url_on_each_database):
+    return url_on_each_database
 
 
 def start(ledger, job_id: str, *, pipeline: str = "p", batch: str = ""):
@@ -30,6 +36,26 @@ def park(ledger, job_id: str, *, status: int = 503, fingerprint: str = "f", **wh
     row = start(ledger, job_id, **where)
     closing = op.Closing(Kind.RETRYABLE, Reason.OVERLOADED, Scope.MODEL, status, fingerprint=fingerprint)
     ledger.record(op.Park(row.id, ledger.owner_id, 1, closing, f"exhausted:{status}"))
+
+
+def row_of(ledger, job_id: str):
+    with ledger.ask() as reader:
+        (row,) = reader.jobs_by_key(job_id, pipeline="p", batch=None)
+    return row
+
+
+def recover(ledger, job_id: str, *, failed_tokens: int) -> None:
+    """Park a job whose attempt cost that many tokens, and have a replay answer it."""
+    row = start(ledger, job_id)
+    closing = op.Closing(Kind.RETRYABLE, Reason.EMPTY_ANSWER, Scope.JOB, tokens_in=failed_tokens)
+    ledger.record(op.Park(row.id, ledger.owner_id, 1, closing, "exhausted:empty_answer"))
+    replay = ledger.record(op.OpenReplay("mend", "me", "{}"))
+    ledger.record(op.Start(row.id, ledger.owner_id, replay))
+    ledger.record(op.Answer(row.id, ledger.owner_id, 2, encode("42"), op.Closing(tokens_in=5)))
+
+
+def discard(ledger, job_id: str) -> None:
+    ledger.record(op.Discard(row_of(ledger, job_id).id, "not worth it"))
 
 
 def read(ledger, **how):
@@ -123,6 +149,76 @@ def test_what_has_no_end_yet_is_told_by_pipeline_and_state(ledger):
     assert next_commands(summary) == [["work", "--pipeline", "p", "--until-empty"]]
 
 
+def test_it_is_told_what_was_recovered_and_discarded_and_what_failing_cost_since_the_last_one(ledger):
+    def lately():
+        summary = read(ledger, now=1e9)
+        told = as_json(summary, ())
+        return render(summary).splitlines()[-1], [told[name] for name in ("recovered", "discarded", "failed_tokens")]
+
+    def scheduled(at):
+        summary = read(ledger, now=at)
+        ledger.record(op.SetMark(LAST_SUMMARY, at))
+        ledger.record(op.SetMark(LAST_COUNTS, summary.counts.as_mark(at)))
+
+    recover(ledger, "a", failed_tokens=30)
+    first = lately()
+    scheduled(1e9)
+    nothing = lately()
+    recover(ledger, "b", failed_tokens=70)
+    park(ledger, "c")
+    discard(ledger, "c")
+
+    assert first == ("so far: 1 recovered, 30 tokens spent on attempts that failed", [1, 0, 30])
+    assert nothing == ("dead-letter: clean (0 parked)", [0, 0, 0])
+    assert lately() == (
+        "since 2001-09-09 01:46Z: 1 recovered, 1 discarded, 70 tokens spent on attempts that failed", [1, 1, 70]
+    )  # fmt: skip
+    asked = as_json(read(ledger, since=5.0), ())
+    assert (asked["recovered"], asked["discarded"], asked["failed_tokens"]) == (None, None, None)
+
+
+def test_it_is_told_why_jobs_are_pending(ledger):
+    ledger.record(op.Accept("p", "", "b", "m", encode(1), identity(1)))
+
+    def waits_for(**how):
+        summary = read(ledger, **how)
+        return summary.waiting[0].waits_for, render(summary).splitlines()
+
+    without_a_runner = waits_for()
+    assert ledger.owner_id
+    in_line = waits_for()
+    ledger.record(op.Consult((op.GateState("m", "rate", closed_for_s=60.0), op.GateState("x", "outage"))))
+    at_a_gate = waits_for()
+    ledger.record(op.SetPause("p", "m", "auth_invalid", 1.0, None, ledger.owner_id))
+    paused = waits_for()
+
+    assert without_a_runner[0] == "runner"
+    assert without_a_runner[1][-1].endswith("Z: no run or worker is there for them")
+    assert in_line[0] == "turn"
+    assert at_a_gate[0] == "gate"
+    assert [line for line in at_a_gate[1] if line.startswith("closed for a rate limit: m, tried again 2")]
+    assert paused[0] == "pause"
+    assert [line for line in paused[1] if line.startswith("paused: p, m, since 2")]
+
+
+def test_a_gate_that_was_to_open_by_now_is_not_told_of(ledger):
+    ledger.record(op.Consult((op.GateState("m", "rate", closed_for_s=60.0), op.GateState("", "outage"))))
+
+    gates = read(ledger).gates
+    assert [(gate.model, gate.why) for gate in gates] == [("", "outage"), ("m", "rate")]
+    assert read(ledger, now=gates[1].until + 1).gates == ()
+
+
+def test_commands_to_type_stand_in_the_json(ledger):
+    park(ledger, "a", pipeline="-p")
+    ledger.record(op.Accept("-p", "", "b", "m", encode(1), identity(1)))
+
+    summary = read(ledger)
+
+    assert next_commands(summary)[-1] == ["work", "--pipeline=-p", "--until-empty"]
+    assert as_json(summary, ["parked list"])["next"] == ["parked list"]
+
+
 def test_a_lost_owner_s_jobs_are_explained_too(ledger):
     start(ledger, "a")
     ledger.record(op.Leave(ledger.owner_id))
@@ -138,6 +234,15 @@ def test_many_causes_are_cut_and_the_rest_is_counted(ledger):
         park(ledger, f"j{number}", fingerprint=f"f{number:02}")
 
     assert render(read(ledger)).endswith("\n  and 2 more")
+
+
+def test_causes_without_number_cost_no_look_at_each_of_them(ledger):
+    for number in range(MAX_CAUSES + 1):
+        park(ledger, f"j{number}", fingerprint=f"f{number:03}")
+
+    told = as_json(read(ledger), ())
+
+    assert (told["parked"], told["causes_in_all"], len(told["causes"])) == (MAX_CAUSES + 1, MAX_CAUSES + 1, MAX_CAUSES)
 
 
 def test_names_cannot_turn_the_text_around(ledger):

@@ -6,6 +6,7 @@ A database brings its statements, a way to ask, and a way to bind a list.
 from __future__ import annotations
 
 import json
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from parked.ledger.labels import Labels
 from parked.ledger.migrations import migrations
 from parked.ledger.operations import JobRow, OwnerRow, PauseRow
 from parked.ledger.rows import JOB_COLUMNS, answer_row, attempt_row, gate_columns, job_row, owner_row, pause_rows
-from parked.ledger.store import AnswerRow, AttemptRow, Cause, CounterRow, Erasure, Filters, Imbalance, Sent
+from parked.ledger.store import AnswerRow, AttemptRow, Cause, CauseCount, CounterRow, Erasure, Filters, Imbalance, Sent
 
 NAMED_AT_MOST: Final = 100  # ids in one finding of the audit
 
@@ -89,11 +90,19 @@ class SqlReader(ABC):
         sql = self._compose("select_causes", *_of_states(filters, (State.PARKED,)), order="by_cause")
         rows = self.ask(sql, self._values(filters)).fetchall()
         return [
-            Cause(fingerprint, error_class, reason, jobs, first, last, self._job(example), bool(erased))
+            Cause(fingerprint, error_class, reason, jobs, first, last, self.job(example), bool(erased))
             for fingerprint, error_class, reason, erased, jobs, first, last, example in rows
         ]
 
-    def _job(self, id: int) -> JobRow:
+    def cause_counts(self, *, since: float | None) -> list[CauseCount]:
+        counts: dict[tuple[Any, ...], CauseCount] = {}
+        bound = math.inf if since is None else since
+        for fingerprint, error_class, reason, erased_at, *counted in self._ask("cause_counts", since=bound):
+            count = CauseCount(fingerprint, error_class, reason, erased_at is not None, *counted)
+            counts[count[:4]] = counts[count[:4]].with_more(count) if count[:4] in counts else count
+        return list(counts.values())
+
+    def job(self, id: int) -> JobRow:
         return job_row(self.ask(self._compose("select_jobs", "where_id"), {"id": id}).fetchone())
 
     # --- what belongs to a job ---

@@ -217,6 +217,30 @@ class Cause(NamedTuple):
     erased: bool = False  # nothing is left of them to send
 
 
+class CauseCount(NamedTuple):
+    """A cause as it is counted for a summary."""
+
+    fingerprint: str | None
+    error_class: str
+    reason: str
+    erased: bool
+    jobs: int
+    new: int  # of them parked since a time
+    first_parked_at: float
+    last_parked_at: float
+    example: int  # the id of the latest of them
+
+    def with_more(self, other: CauseCount) -> CauseCount:
+        """The two as one cause."""
+        return self._replace(
+            jobs=self.jobs + other.jobs,
+            new=self.new + other.new,
+            first_parked_at=min(self.first_parked_at, other.first_parked_at),
+            last_parked_at=max(self.last_parked_at, other.last_parked_at),
+            example=max(self.example, other.example),
+        )
+
+
 class Sent(NamedTuple):
     """What a job sends: as it was accepted, or as it was mended for its replays."""
 
@@ -251,6 +275,11 @@ class Reader(Protocol):
 
     def count(self, filters: Filters, *, states: Sequence[State]) -> int: ...
     def causes(self, filters: Filters) -> list[Cause]: ...
+    def cause_counts(self, *, since: float | None) -> list[CauseCount]:
+        """All causes, and how many jobs of each were parked since then (None: none); reads no row of a job."""
+        ...
+
+    def job(self, id: int) -> JobRow: ...
     def payload(self, id: int) -> Body: ...
     def jobs_with_payloads(self, ids: Sequence[int]) -> list[Sent]:
         """Those of these jobs that there are, in order of place."""

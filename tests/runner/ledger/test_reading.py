@@ -79,6 +79,27 @@ def test_causes_group_by_fingerprint_the_largest_first(three, ledger):
     assert causes[0].example.job_id == "j2"
 
 
+def test_causes_are_counted_alike_with_what_is_new_and_what_was_erased_apart(three, ledger, wall):
+    with ledger.ask() as reader:
+        ids = [row.id for row in reader.jobs(Filters(reason="overloaded"), states=[State.PARKED])]
+        whole = {count[2:] for count in reader.cause_counts(since=three + 3600.0)}
+    for id in ids:
+        ledger.record(op.Erase(id, "asked for"))  # at two times
+        wall.now += 1.0
+    with ledger.ask() as reader:
+        counts = reader.cause_counts(since=None)
+        causes = reader.causes(Filters())
+
+    assert whole == {
+        (Reason.OVERLOADED, False, 2, 1, three, three + 7200.0, ids[1]),
+        (Reason.INVALID_REQUEST, False, 1, 1, three + 3600.0, three + 3600.0, ids[0] + 1),
+    }
+    assert {(count.fingerprint, count.erased, count.jobs, count.new, count.example) for count in counts} == {
+        (cause.fingerprint, cause.erased, cause.jobs, 0, cause.example.id) for cause in causes
+    }
+    assert {count.erased for count in counts} == {True, False}
+
+
 def test_the_oldest_of_each_state_is_found_per_pipeline(three, desk, ledger, wall):
     pending = desk.accept(pipeline="titles").row
     wall.now += 1.0

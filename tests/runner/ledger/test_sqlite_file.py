@@ -445,6 +445,17 @@ def test_no_statement_of_the_daily_round_scans_the_jobs(url, file, name, values)
     assert not [step for step in plan if "TEMP B-TREE FOR ORDER BY" in step]
 
 
+@pytest.mark.parametrize(("name", "values"), [("cause_counts", {"since": 1.0}), ("states", {})])
+def test_what_is_asked_of_all_jobs_is_read_from_an_index_alone(url, file, name, values):
+    open_ledger(url).close()
+    store = SqliteStore(file)
+    plan = [row[3] for row in store._connection.execute(f"EXPLAIN QUERY PLAN {SQL[name]}", values)]
+    store.close()
+
+    assert len(plan) == 1
+    assert "USING COVERING INDEX" in plan[0]
+
+
 def test_a_script_is_split_into_its_statements():
     assert split("-- additive\nCREATE TABLE a (\n  b TEXT  -- why; really\n);\nDROP TABLE c;\n") == [
         "CREATE TABLE a (\n  b TEXT  \n)",

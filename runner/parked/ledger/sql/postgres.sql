@@ -592,6 +592,13 @@ SELECT fingerprint, error_class, reason, erased_at IS NOT NULL, count(*), min(pa
 -- name: by_cause
 GROUP BY fingerprint, error_class, reason, erased_at IS NOT NULL ORDER BY count(*) DESC, max(parked_at) DESC
 
+-- name: cause_counts
+-- The same for all parked jobs, over a covering index, and how many of them are new. Those that were erased come in one
+-- row for each time of erasing.
+SELECT fingerprint, error_class, reason, erased_at, count(*), count(*) FILTER (WHERE parked_at >= %(since)s),
+       min(parked_at), max(parked_at), max(id)
+  FROM parked.jobs WHERE state = 'parked' GROUP BY fingerprint, error_class, reason, erased_at;
+
 -- name: select_answers
 SELECT {job}, answers.codec, answers.key_id, answers.body, answers.answered_at, answers.handed_out_at
   FROM parked.answers JOIN parked.jobs ON jobs.id = answers.job
