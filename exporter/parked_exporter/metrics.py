@@ -384,7 +384,7 @@ SCRAPE_DURATION: Final = OwnSpec(
 )
 TASK_FAILURES: Final = OwnSpec(
     "parked_task_failures_total", Type.COUNTER, ("task",),
-    "Runs of a scheduled task that failed in this sidecar since it started.",
+    "Runs of a scheduled task that failed in this sidecar since it started, or took so long that they seem to hang.",
 )  # fmt: skip
 BUILD_INFO: Final = OwnSpec(
     "parked_build_info", Type.GAUGE, ("version",), "Which version of parked this sidecar is; always 1."

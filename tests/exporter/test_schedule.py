@@ -246,6 +246,12 @@ def test_a_task_of_a_dead_process_is_taken_over_by_whoever_wants_it_next(url, co
         assert run_task(AUDIT, ledger, context)
 
 
+def test_a_task_of_a_process_that_dies_on_another_machine_is_taken_over_within_a_minute():
+    is_lost_after_s = owners.LOST_AFTER_S + owners.BEAT_S  # it is looked for at every beat
+
+    assert is_lost_after_s + schedule.LOOK_AGAIN_S < 60
+
+
 def test_sidecars_whose_settings_differ_say_so_once_and_by_name_alone(url, events):
     mine = {"PARKED_RETENTION": "aa", "PARKED_NOTIFY": "bb", "PARKED_TIMEZONE": "cc"}
     with open_ledger(url, role="sidecar") as one, open_ledger(url, role="sidecar") as other:
@@ -306,6 +312,19 @@ def start():
     for running in started:
         if running.running:
             running.stop(patience_s=PATIENCE_S)
+
+
+def test_several_sidecars_do_not_come_all_at_once(url):
+    running = Schedule(partial(open_ledger, url, create=False), cron=NINE, zone=UTC, tasks=[SWEEP, SUMMARY])
+    triggers = {job.id: job.trigger for job in running._scheduler.get_jobs()}
+    now = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)
+
+    def times(task):
+        return {(triggers[task].get_next_fire_time(now, now) - now).total_seconds() for _ in range(20)}
+
+    assert len(times("orphan_sweep")) == len(times("summary")) == 20
+    assert all(13.5 <= after_s <= 16.5 for after_s in times("orphan_sweep"))
+    assert all(3600 <= after_s <= 3605 for after_s in times("summary"))
 
 
 def test_tasks_with_an_interval_run_at_once(url, ledger, start):
