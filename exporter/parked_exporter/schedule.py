@@ -280,7 +280,8 @@ class Schedule:
     @property
     def unwritable(self) -> str | None:
         """Why the tasks can't write to the ledger; None if they can, or there is none."""
-        return next(reversed(self._unwritable), None)
+        with self._telling:
+            return next(reversed(self._unwritable), None)
 
     @property
     def failures(self) -> Mapping[str, int]:

@@ -7,6 +7,7 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 from datetime import UTC
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,7 +19,7 @@ from parked.ledger import open_ledger
 from parked.ledger import operations as op
 from parked.summary import LAST_SUMMARY
 from parked.verdict import Kind, Reason, Scope
-from parked_exporter import schedule
+from parked_exporter import notify, schedule
 from parked_exporter.metrics import task_mark
 from parked_exporter.notify import FIRST_RETRY_S, NotDue, NotSent, tagged
 from parked_exporter.schedule import Context, Schedule, Task, notify_task, run_task
@@ -189,6 +190,18 @@ def test_a_receiver_that_fails_hangs_and_recovers_gets_it_in_the_end(url, ledger
     run_task(task, ledger, at(NINE + 4 * FIRST_RETRY_S))
 
     assert [message["title"] for message in receiver.messages()] == ["dead-letter: clean (0 parked)"]
+
+
+def test_an_address_that_never_ends_is_given_up(ledger, receiver, monkeypatch):
+    monkeypatch.setattr(notify, "LIFE_S", 2.0)
+    receiver.will_answer(HANG)
+    run_task(SUMMARY, ledger, at(NINE))
+    began = time.monotonic()
+
+    with pytest.raises(NotSent):
+        run_task(notify_task([receiver.url.replace("rto=0.5", "rto=3600")]), ledger, at(NINE))
+
+    assert time.monotonic() - began < PATIENCE_S / 2
 
 
 def test_what_was_not_sent_is_sent_by_the_next_process_at_once(url, ledger, receiver):
