@@ -13,6 +13,7 @@ DATABASE ?= sqlite
 export PIP_CONSTRAINT := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 
+GRAFANA_TYPES := @grafana/schema@13.2.3 typescript@7.0.2
 DEV_TOOLS = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']['dev'])"
 
 .PHONY: help demo test torture lint bench bench-peers constraints clean
@@ -80,4 +81,5 @@ $(VENV)/installed: pyproject.toml constraints.txt runner/parked/version.py | $(B
 $(VENV)/installed-dev: $(VENV)/installed
 	@echo "Installing the tools for development into $(VENV) ..."
 	@$(PIP) install $$($(DEV_TOOLS))
+	@! command -v npm >/dev/null || npm install --silent --no-audit --no-fund --no-save --prefix $(VENV)/grafana $(GRAFANA_TYPES)
 	@touch $@

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -539,8 +540,23 @@ def triage() -> Any:
 DASHBOARDS: Final = {"overview.json": overview, "triage.json": triage}
 
 
+# What the library writes and Grafana's own types have no more: settings, and an id that says nothing.
+OUTDATED: Final = frozenset({"auto", "auto_min", "auto_count", "footer", "style"})
+NO_ID: Final = "00000000-0000-0000-0000-000000000000"
+
+
 def as_json(made: Any) -> str:
-    return JSONEncoder(sort_keys=True, indent=2).encode(made) + "\n"
+    """A dashboard as it stands in its file; panels are numbered, so that links to one of them hold."""
+    whole = _without_outdated(json.loads(JSONEncoder().encode(made)))
+    panels = [panel | {"id": number} for number, panel in enumerate(whole["panels"], start=1)]
+    return json.dumps(whole | {"panels": panels}, sort_keys=True, indent=2) + "\n"
+
+
+def _without_outdated(value: Any) -> Any:
+    if isinstance(value, dict):
+        kept = {key: each for key, each in value.items() if key not in OUTDATED and each != NO_ID}
+        return {key: _without_outdated(each) for key, each in kept.items()}
+    return [_without_outdated(each) for each in value] if isinstance(value, list) else value
 
 
 if __name__ == "__main__":
