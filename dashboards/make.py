@@ -16,7 +16,9 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import common, dashboard, prometheus
 from grafana_foundation_sdk.models import text as text_model
 
-from promql import age_s, any_of, moved, now, or_zero, own, per_minute, quantile, since_s
+from promql import EACH, age_s, any_of, moved, now, or_zero, own, per_minute, quantile, since_s
+
+BAR: Final = "1m"  # the least that a bar counts over; a few scrapes, so that each has its share
 
 HERE: Final = Path(__file__).parent
 SOURCE: Final = dashboard.DataSourceRef(type_val="prometheus", uid="${datasource}")
@@ -86,6 +88,7 @@ def number(panel: Panel) -> Any:
         .graph_mode(common.BigValueGraphMode.NONE)
         .color_scheme(builders.FieldColor().mode(dashboard.FieldColorModeId.THRESHOLDS))
         .reduce_options(common_builders.ReduceDataOptions().calcs(["lastNotNull"]))
+        .decimals(0)
     )
     return _with_queries(panel, _finished(panel, builder), instant=True)
 
@@ -104,7 +107,8 @@ def bars(panel: Panel) -> Any:
     """Counts in each interval, on top of each other."""
     stacking = common_builders.StackingConfig().mode(common.StackingMode.NORMAL).group("A")
     curves = _curves().draw_style(common.GraphDrawStyle.BARS).fill_opacity(70).stacking(stacking)
-    return _with_queries(panel, _finished(panel, curves.show_points(common.VisibilityMode.NEVER)))
+    builder = curves.show_points(common.VisibilityMode.NEVER).decimals(0)
+    return _with_queries(panel, _finished(panel, builder), interval=BAR)
 
 
 def ranking(panel: Panel) -> Any:
@@ -115,6 +119,8 @@ def ranking(panel: Panel) -> Any:
         .display_mode(common.BarGaugeDisplayMode.BASIC)
         .color_scheme(builders.FieldColor().mode(dashboard.FieldColorModeId.FIXED).fixed_color(ORANGE))
         .reduce_options(common_builders.ReduceDataOptions().calcs(["lastNotNull"]))
+        .text(common_builders.VizTextDisplayOptions().title_size(14).value_size(16))
+        .decimals(0)
     )
     return _with_queries(panel, _finished(panel, builder.min(0)), instant=True)
 
@@ -151,11 +157,13 @@ def _curves() -> Any:
     )
 
 
-def _with_queries(panel: Panel, builder: Any, *, instant: bool = False) -> Any:
+def _with_queries(panel: Panel, builder: Any, *, instant: bool = False, interval: str = "") -> Any:
     for index, query in enumerate(panel.queries):
         target = queries.Dataquery().expr(query.expr).ref_id(chr(ord("A") + index)).datasource(SOURCE)
         target = target.legend_format(query.legend or "__auto")
         target = target.instant() if instant else target.range()
+        if interval:
+            target = target.interval(interval)
         builder = builder.with_target(target.exemplar(query.exemplar))
     return builder
 
@@ -217,7 +225,7 @@ FLOW: Final = (
         bars,
         [
             Query(
-                or_zero(moved("parked_jobs_parked_total", "error_class") + " > 0", error_class="none"),
+                or_zero(moved("parked_jobs_parked_total", "error_class", over=EACH) + " > 0", error_class="none"),
                 "{{error_class}}", exemplar=True,
             )
         ],
@@ -301,7 +309,7 @@ MENDING: Final = (
         "Replays",
         "Parked jobs that replays have tried in each interval, by who started the replay and what came of it.",
         bars,
-        [Query(or_zero(moved("parked_replayed_jobs_total", "trigger, result") + " > 0", trigger="none"),
+        [Query(or_zero(moved("parked_replayed_jobs_total", "trigger, result", over=EACH) + " > 0", trigger="none"),
                "{{trigger}} {{result}}")],
         "short", 8, 8,
     ),
@@ -309,7 +317,7 @@ MENDING: Final = (
         "Orphans",
         "Jobs parked because the process that ran them died. `maybe_sent`: the call may have been made, and billed.",
         bars,
-        [Query(or_zero(moved("parked_jobs_parked_total", "error_class", error_class=ORPHANS) + " > 0",
+        [Query(or_zero(moved("parked_jobs_parked_total", "error_class", over=EACH, error_class=ORPHANS) + " > 0",
                        error_class="none"), "{{error_class}}")],
         "short", 8, 8,
     ),
@@ -384,8 +392,9 @@ def to_be_dealt_with(panel: Panel) -> Any:
         table.Panel()
         .with_transformation(organise)
         .sort_by([common_builders.TableSortByFieldState().display_name("jobs").desc(True)])
-        .override_by_name("command", [dashboard.DynamicConfigValue(id_val="custom.width", value=560)])
     )
+    for name, pixels in (("class", 220), ("reason", 180), ("jobs", 80), ("command", 600)):
+        builder = builder.override_by_name(name, [dashboard.DynamicConfigValue(id_val="custom.width", value=pixels)])
     builder = _finished(panel, builder)
     for index, query in enumerate(panel.queries):
         target = queries.Dataquery().expr(query.expr).ref_id(chr(ord("A") + index)).datasource(SOURCE)
@@ -404,8 +413,16 @@ TRIAGE: Final = (
         "Parked in each interval",
         "When it began. A point leads to the trace of a job that was parked then, where traces are sampled.",
         bars,
-        [Query(or_zero(moved("parked_jobs_parked_total", "pipeline, error_class", **CLASS) + " > 0", pipeline="none"),
-               "{{pipeline}} {{error_class}}", exemplar=True)],
+        [
+            Query(
+                or_zero(
+                    moved("parked_jobs_parked_total", "pipeline, error_class", over=EACH, **CLASS) + " > 0",
+                    pipeline="none",
+                ),
+                "{{pipeline}} {{error_class}}",
+                exemplar=True,
+            )
+        ],
         "short", 12, 9,
     ),
     Panel(
@@ -436,11 +453,11 @@ TRIAGE: Final = (
         "Parked jobs that were answered after all, that a replay tried in vain, and that a person put away.",
         bars,
         [
-            Query(or_zero(moved("parked_jobs_recovered_total", **CLASS)), "recovered", exemplar=True),
-            Query(or_zero(moved("parked_replayed_jobs_total", result="parked_again", **CLASS)), "parked again"),
-            Query(or_zero(moved("parked_jobs_discarded_total", **CLASS)), "discarded"),
+            Query(or_zero(moved("parked_jobs_recovered_total", over=EACH, **CLASS)), "recovered", exemplar=True),
+            Query(or_zero(moved("parked_replayed_jobs_total", over=EACH, result="parked_again", **CLASS)), "in vain"),
+            Query(or_zero(moved("parked_jobs_discarded_total", over=EACH, **CLASS)), "discarded"),
         ],
-        "short", 12, 8, colours={"recovered": GREEN, "parked again": ORANGE, "discarded": GREY},
+        "short", 12, 8, colours={"recovered": GREEN, "in vain": ORANGE, "discarded": GREY},
     ),
 )  # fmt: skip
 

@@ -11,6 +11,7 @@ from typing import Final
 from parked_exporter.metrics import METRICS, OWN_METRICS, Type
 
 WINDOW: Final = "$__rate_interval"
+EACH: Final = "$__interval"  # windows side by side, where counts are drawn as bars
 
 _LEDGERS: Final = {spec.name: spec for spec in METRICS}
 _OWN: Final = {spec.name for spec in OWN_METRICS}

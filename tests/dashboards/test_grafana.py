@@ -18,6 +18,7 @@ NAMES = ("overview.json", "triage.json")
 # What Grafana puts in the place of its variables.
 VALUES = {
     "$__rate_interval": "1m",
+    "$__interval": "1m",
     "$ledger": ".*",
     "$pipeline": ".*",
     "$error_class": ".*",
