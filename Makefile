@@ -13,9 +13,10 @@ DATABASE ?= sqlite
 export PIP_CONSTRAINT := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 
+GRAFANA_TYPES := @grafana/schema@13.2.3 typescript@7.0.2
 DEV_TOOLS = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']['dev'])"
 
-.PHONY: help demo test torture lint bench bench-peers constraints clean
+.PHONY: help demo test torture lint bench bench-peers pictures constraints clean
 
 help:
 	@echo "make demo          the whole story in a minute: a local Gemini that fails, a run, /metrics, a replay"
@@ -24,6 +25,7 @@ help:
 	@echo "make lint          check style and types"
 	@echo "make bench         measure import, overhead a job and memory (about ten minutes)"
 	@echo "make bench-peers   measure jobs a second next to other queues, and what the ledger does (about ten minutes)"
+	@echo "make pictures      draw the dashboards with Grafana's components into docs/images (npm, Chromium, Prometheus)"
 	@echo "make constraints   write the newest versions of everything into constraints.txt"
 	@echo "make clean         remove what the others have made, .venv included"
 
@@ -54,6 +56,13 @@ bench-peers: $(VENV)/installed
 	@$(VENV)/peers/bin/python bench/throughput.py
 	@$(BIN)/python bench/ledger_speed.py
 
+pictures: $(VENV)/installed-dev
+	@mkdir -p $(VENV)/pictures
+	@cp dashboards/pictures/*.* $(VENV)/pictures
+	@cd $(VENV)/pictures && npm install --silent --no-audit --no-fund --no-package-lock && npx vite build --logLevel error
+	@$(PIP) install playwright
+	@$(BIN)/python dashboards/pictures/take.py --page $(VENV)/pictures/dist
+
 constraints: $(VENV)/installed
 	@$(PYTHON) -m venv --clear $(VENV)/fresh
 	@env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT $(VENV)/fresh/bin/python -m pip --quiet --disable-pip-version-check \
@@ -80,4 +89,5 @@ $(VENV)/installed: pyproject.toml constraints.txt runner/parked/version.py | $(B
 $(VENV)/installed-dev: $(VENV)/installed
 	@echo "Installing the tools for development into $(VENV) ..."
 	@$(PIP) install $$($(DEV_TOOLS))
+	@! command -v npm >/dev/null || npm install --silent --no-audit --no-fund --no-save --prefix $(VENV)/grafana $(GRAFANA_TYPES)
 	@touch $@

@@ -1,0 +1,108 @@
+"""The Grafana dashboards: current, legible, and made of what the sidecar exports."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import promql_parser
+import pytest
+
+from parked_exporter.metrics import METRICS, OWN_METRICS, Type
+
+FOLDER = Path(__file__).parents[2] / "dashboards"
+NAMES = ("overview.json", "triage.json")
+
+# What Grafana puts in the place of its variables.
+VALUES = {
+    "$__rate_interval": "1m",
+    "$__interval": "1m",
+    "$ledger": ".*",
+    "$pipeline": ".*",
+    "$error_class": ".*",
+    "$prefix": "kubectl exec x --",
+}
+
+
+@pytest.fixture(scope="module")
+def make():
+    sys.path.insert(0, str(FOLDER))
+    try:
+        import make
+
+        yield make
+    finally:
+        sys.path.remove(str(FOLDER))
+
+
+def dashboard(name):
+    return json.loads((FOLDER / name).read_text(encoding="utf-8"))
+
+
+def panels(name):
+    return [panel for panel in dashboard(name)["panels"] if panel["type"] != "row"]
+
+
+def expressions(name):
+    return [target["expr"] for panel in panels(name) for target in panel.get("targets", ())]
+
+
+def filled_in(expression):
+    for variable, value in VALUES.items():
+        expression = expression.replace(variable, value)
+    assert "$" not in expression.replace("'$1'", "")
+    return expression
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_files_are_what_the_code_makes(make, name):
+    made = make.as_json(make.DASHBOARDS[name]())
+
+    assert (FOLDER / name).read_text(encoding="utf-8") == made, "run: python dashboards/make.py"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_panel_says_what_it_shows_and_in_which_unit(name):
+    for panel in panels(name):
+        assert len(panel["description"]) > 20, panel["title"]
+        if panel["type"] != "text":
+            assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+            assert panel["fieldConfig"]["defaults"]["noValue"], panel["title"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_panels_do_not_overlap_and_fill_their_rows(name):
+    taken: set[tuple[int, int]] = set()
+    for panel in dashboard(name)["panels"]:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken, panel["title"]
+        assert at["x"] + at["w"] <= 24, panel["title"]
+        taken |= cells
+    last = max(y for _, y in taken)
+    assert len(taken) == 24 * (last + 1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_expression_is_one_and_uses_only_what_the_sidecar_exports(name):
+    exported = {}
+    for spec in (*METRICS, *OWN_METRICS):
+        labels = {*spec.labels, "instance", "job"} | ({"ledger"} if spec in METRICS else set())
+        exported[spec.name] = labels
+        if spec.type is Type.HISTOGRAM:
+            exported[f"{spec.name}_bucket"] = labels | {"le"}
+
+    for expression in expressions(name):
+        promql_parser.parse(filled_in(expression))
+        for metric, matchers in re.findall(r"(parked_\w+)(?:\{([^}]*)\})?", expression):
+            assert metric in exported, expression
+            assert set(re.findall(r"(\w+)[=!]~", matchers)) <= exported[metric], expression
+
+
+def test_alerts_and_links_find_the_dashboards_by_these_names():
+    assert [dashboard(name)["uid"] for name in NAMES] == ["parked-overview", "parked-triage"]
+    assert [variable["name"] for variable in dashboard("overview.json")["templating"]["list"]] == [
+        "datasource", "ledger", "pipeline"
+    ]  # fmt: skip
