@@ -90,6 +90,9 @@ class Hold:
     body_bytes: int = 0  # of the payload as it is stored
     judged: Judged | None = None  # of the last call
     stored: Body | None = None  # the answer that was there before, where it was read already
+    was_model: str | None = None  # for which it was pending until it was accepted here with another
+    # With which it was accepted here in vain: it wasn't pending, or another process has moved it before its start.
+    wanted_model: str | None = None
 
     def release(self) -> op.Release:
         """The operation that hands the job back as it is; an open attempt is closed as interrupted.
@@ -132,8 +135,12 @@ def course(hold: Hold, rules: Rules, *, span: SpanIds = NO_SPAN) -> Generator[Ef
             told = yield Turn(model, wait_s)
             if told is not None:
                 return (yield from _told(hold, told, closing))
-            opened = yield Record(op.Start(hold.row.id, hold.owner_id, hold.replay_id, previous, span))
+            opened = yield Record(
+                op.Start(hold.row.id, hold.owner_id, hold.replay_id, previous, span, hold.row.revision)
+            )
             if not isinstance(opened, op.Started):
+                if opened.row is not None and opened.row.model != hold.row.model:
+                    hold.wanted_model = hold.row.model
                 return _left(hold, opened.row)
             hold.row, hold.attempt = opened.row, opened.attempt
 

@@ -233,6 +233,8 @@ class Pool:
             hold = on.hold(accepted.row, job.payload)
             hold.body_bytes = len(accept.payload.data)
             hold.finished = accepted.row.state is not State.PENDING
+            hold.was_model = accepted.was_model
+            hold.wanted_model = accept.model if accept.model != accepted.row.model else None
             holds.append(hold)
         self._read_answers(holds)
         return holds

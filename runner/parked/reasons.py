@@ -7,6 +7,9 @@ from typing import Final, NamedTuple
 from parked.ledger.moves import MAYBE_SENT, NOT_SENT
 from parked.verdict import MEANINGS, Reason
 
+# Where what is pending for a model may go to another.
+ANOTHER_MODEL_HELPS: Final = frozenset({Reason.MODEL_NOT_FOUND, Reason.NO_QUOTA, Reason.OVERLOADED})
+
 
 class Explained(NamedTuple):
     meaning: str

@@ -54,7 +54,7 @@ def test_a_job_waits_for_its_turn_is_started_asked_and_answered(hold):
     steps = course(hold, rules())
 
     assert next(steps) == Turn("m")
-    assert steps.send(None) == Record(op.Start(1, ME))
+    assert steps.send(None) == Record(op.Start(1, ME, revision=0))
     assert steps.send(op.Started(running(), 1)) == Ask({"contents": "6*7"}, "m", 1)
     answer = steps.send(Reply(Returned("42"), duration_s=0.5)).operation
 
@@ -89,7 +89,7 @@ def test_a_failure_is_recorded_before_its_backoff_and_started_anew_after_it(hold
     assert isinstance(retried, op.Retried)
     assert (retried.strike, retried.wait_s, retried.closing.reason) == (True, 2.0, Reason.NETWORK)
     assert steps.send(running(strikes=1)) == Turn("m", 2.0)
-    assert steps.send(None) == Record(op.Start(1, ME, previous=1))
+    assert steps.send(None) == Record(op.Start(1, ME, previous=1, revision=0))
 
 
 def test_a_job_that_was_opened_with_its_acceptance_is_asked_at_once(hold):

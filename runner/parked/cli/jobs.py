@@ -7,7 +7,7 @@ from typing import Any
 from parked.answers import TRUNCATED
 from parked.clock import iso_text
 from parked.ledger.operations import JobRow
-from parked.ledger.store import AttemptRow
+from parked.ledger.store import AttemptRow, Revision
 
 
 def job_as_json(row: JobRow) -> dict[str, Any]:
@@ -68,6 +68,11 @@ def attempt_as_json(row: AttemptRow) -> dict[str, Any]:
         "revision": row.revision,
         "model": row.model,
     }
+
+
+def revision_as_json(row: Revision) -> dict[str, Any]:
+    """Return the fields of docs/cli-json.md, "A revision"."""
+    return {"revision": row.number, "model": row.model, "stored_at": iso_text(row.stored_at), "note": row.note}
 
 
 def outcome(row: AttemptRow) -> str:

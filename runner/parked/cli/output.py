@@ -8,9 +8,11 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from parked.plain import printable
+
+OTHER_MODEL: Final = "OTHER-MODEL"  # where somebody is to put a name
 
 
 def put(text: str) -> None:
@@ -54,11 +56,20 @@ def command_on(ledger: str | None, command: str, *words: str) -> str:
     return printable(shlex.join(["parked", command, *told, *words]))
 
 
-def same_command(args: argparse.Namespace) -> str:
-    """Return the whole command as it was typed, but for a ledger's address with a user in it."""
+def same_command(args: argparse.Namespace, *, but_model: str | None = None) -> str:
+    """Return the whole command as it was typed, but for a ledger's address with a user in it.
+
+    `but_model` is a value of --model, in whose place another one is to be put.
+    """
     words = [word for word in args.words if "@" not in word or "://" not in word]
     if len(words) < len(args.words):
         words = [word for word in words if word != "--ledger"]
+    if but_model is not None:
+        instead = {f"--model={but_model}": f"--model={OTHER_MODEL}"}
+        named = zip(["", *words], words, strict=False)
+        words = [
+            OTHER_MODEL if (flag, word) == ("--model", but_model) else instead.get(word, word) for flag, word in named
+        ]
     return printable(shlex.join(["parked", *words]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from parked.cli.output import counted, hint
@@ -28,15 +29,26 @@ class Pauses:
         elif isinstance(news, Resumed):
             self.now.pop(news.scope, None)
 
-    def tell(self) -> None:
-        """Say of each pause what happened, and what to do about it."""
-        from parked.reasons import explain, going_on
+    def is_retired(self, model: str | None) -> bool:
+        """Whether a model is paused for good, so that only another one goes on."""
+        from parked.verdict import Reason
+
+        return model in self.now and self.now[model].reason is Reason.MODEL_NOT_FOUND
+
+    def tell(self, with_another: Callable[[str], str]) -> None:
+        """Say of each pause what happened, and what to do about it.
+
+        `with_another` says what to type so that what is pending for a model is run with another.
+        """
+        from parked.reasons import ANOTHER_MODEL_HELPS, explain, going_on
 
         for pause in self.now.values():
             what = explain(pause.reason)
             where = f"the model {pause.scope}" if pause.scope else "all models"
             hint(f"paused, {where}: {what.meaning} ({pause.reason})")
-            hint(f"what to do: {going_on(what.remedy)}")
+            helps = pause.scope and pause.reason in ANOTHER_MODEL_HELPS
+            another = f"; with another model: {with_another(pause.scope)}" if helps else ""
+            hint(f"what to do: {going_on(what.remedy)}{another}")
 
 
 def waiting_text(waits: Waits | None) -> str:

@@ -19,7 +19,7 @@ from parked.cli.filters import add_filters, filter_words, filters_of
 from parked.cli.jobs import job_as_json
 from parked.cli.ledgers import existing_ledger
 from parked.cli.nearest import whole_number
-from parked.cli.output import command_line, counted, flag, hint, put, put_json, table
+from parked.cli.output import OTHER_MODEL, command_line, counted, flag, hint, put, put_json, table
 from parked.cli.pending import Pauses
 from parked.cli.progress import progress
 from parked.clock import minute_text
@@ -271,7 +271,7 @@ async def _run(
                     return
     finally:
         tell_lost(results.lost)
-        pauses.tell()
+        pauses.tell(lambda model: f"the same command, with --to-model {OTHER_MODEL}")
         await callers.aclose()
 
 

@@ -15,7 +15,14 @@ from parked.cli.nearest import per_minute, whole_number
 from parked.cli.output import command_line, flag, hint, put_json, same_command
 from parked.cli.pending import Pauses, tell_orphans, tell_pending, waiting_text
 from parked.cli.progress import Progress, progress
-from parked.cli.taking_on import add_job_flags, check_job_flags, refuse_conflicts, tell_created, tell_rejected
+from parked.cli.taking_on import (
+    OtherModels,
+    add_job_flags,
+    check_job_flags,
+    refuse_conflicts,
+    tell_created,
+    tell_rejected,
+)
 from parked.cli.tally import Tally
 from parked.clock import from_now_s
 from parked.errors import OutputFailed, ParkedError
@@ -40,8 +47,9 @@ HANDED_OUT: Final = 256  # answers noted as handed out in one operation
 DESCRIPTION: Final = """\
 Run every job of a JSONL file; - is standard input. Each is committed to the ledger before its first call, retried,
 and ends answered or parked. Run again, it calls only what is pending or new: a job answered before is written from
-the ledger, a parked one stays parked (parked replay is for it). What earlier runs of the pipeline have left over is
-taken up, too. A fault that every job would meet pauses the run: what is left stays pending, and the status is 4.
+the ledger, a parked one stays parked (parked replay is for it), a pending one goes to the model that is named now. What
+earlier runs of the pipeline have left over is taken up, too. A fault that every job would meet pauses the run: what is
+left stays pending, and the status is 4.
 
 example:
   parked run jobs.jsonl --out answers.jsonl --pipeline nightly --batch "$(date -I)"
@@ -153,6 +161,8 @@ class _Work:
         self._waits_s = waits_s
         self._pauses = Pauses()
         self._tally = Tally(lines=scanned.lines, repeated=scanned.repeated, rejected=scanned.rejected)
+        self._models = OtherModels()
+        self._moved_away: set[int] = set()  # jobs of the file that another process has given another model meanwhile
         self._written: list[int] = []
         self._drain = Drain()
         self._failure: OutputFailed | None = None
@@ -238,11 +248,19 @@ class _Work:
             hint(f"to see what is parked and why: {command_line(args, 'list', *words)}")
         if tally.taken_up[State.SUCCEEDED]:
             hint(f"the answers of jobs left over from earlier: {command_line(args, 'answers', '--new')}")
-        self._pauses.tell()
-        tell_pending(self._ledger, pipeline=args.pipeline, go_on=same_command(args))
+        self._models.tell(args)
+        self._pauses.tell(self._with_another_model)
+        retired = args.model if self._pauses.is_retired(args.model) else None
+        tell_pending(self._ledger, pipeline=args.pipeline, go_on=same_command(args, but_model=retired))
         if args.json and args.out:
-            put_json({"ledger": self._ledger.where, **tally.as_json()})
+            put_json({"ledger": self._ledger.where, **tally.as_json(), **self._models.as_json()})
         hint(tally.text())
+
+    def _with_another_model(self, model: str) -> str:
+        """What to type so that what is pending for a model is run with another."""
+        if model == self._args.model:
+            return same_command(self._args, but_model=model)
+        return f"name another model in the lines of {self._args.jobs}, and the same command again"
 
     def exit(self) -> int:
         if self._failure is not None:
@@ -252,7 +270,13 @@ class _Work:
         return self._tally.exit(parked_ok=self._args.parked_ok)
 
     def _take(self, hold: Hold, shown: Progress, pool: Pool) -> None:
+        if hold.claimed and hold.row.id in self._moved_away:
+            hold.claimed = False
+            self._tally.pending -= 1
+        elif hold.wanted_model is not None and hold.row.state is State.PENDING:
+            self._moved_away.add(hold.row.id)
         self._tally.add(hold)
+        self._models.add(hold.row.state, hold.row.model, was=hold.was_model, wanted=hold.wanted_model)
         shown.advance(parked=self._tally.parked)
         if hold.claimed or hold.row.state not in ANSWERED or hold.row.erased_at is not None or self._failure:
             return

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 from parked.answers import TRUNCATED
 from parked.cli.exits import Exit
 from parked.cli.finding import add_place, the_one
-from parked.cli.jobs import attempt_as_json, job_as_json, outcome
+from parked.cli.jobs import attempt_as_json, job_as_json, outcome, revision_as_json
 from parked.cli.ledgers import existing_ledger
 from parked.cli.output import counted, hint, put, put_json
 from parked.clock import iso_text, minute_text, second_text
 from parked.job import State
 from parked.ledger.codec import decode
 from parked.ledger.operations import JobRow
-from parked.ledger.store import AttemptRow, Erasure, Reader
+from parked.ledger.store import AttemptRow, Erasure, Reader, Revision
 from parked.plain import printable
 from parked.reasons import ORPHANED, explain
 from parked.settings import Settings
@@ -49,13 +49,15 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     with existing_ledger(settings) as ledger, ledger.ask() as reader:
         row = the_one(args, reader, args.job_id, where=ledger.where)
         attempts = reader.attempts(row.id)
+        revisions = reader.revisions(row.id)
         erasure = reader.erasure(row.id)
         bodies = _bodies(args, reader, row)
         if args.json:
             told = {"ledger": ledger.where, "job": job_as_json(row), "attempts": list(map(attempt_as_json, attempts))}
+            told["revisions"] = list(map(revision_as_json, revisions))
             put_json(told | {"erased": erasure and _erasure_as_json(erasure)} | bodies)
             return Exit.OK
-    for line in _text(row, attempts, erasure):
+    for line in _text(row, revisions, attempts, erasure):
         put(line)
     for name, body in bodies.items():
         put(f"{name}:\n{json.dumps(body, indent=2)}")
@@ -81,7 +83,9 @@ def _erasure_as_json(erasure: Erasure) -> dict[str, Any]:
     return {"at": iso_text(erasure.at), "why": erasure.why}
 
 
-def _text(row: JobRow, attempts: Sequence[AttemptRow], erasure: Erasure | None) -> Iterator[str]:
+def _text(
+    row: JobRow, revisions: Sequence[Revision], attempts: Sequence[AttemptRow], erasure: Erasure | None
+) -> Iterator[str]:
     facts = [
         ("job", row.job_id),
         ("pipeline", row.pipeline),
@@ -106,6 +110,11 @@ def _text(row: JobRow, attempts: Sequence[AttemptRow], erasure: Erasure | None) 
     for name, value in facts:
         if value:
             yield f"{name:<11}{printable(value)}"
+    for revision in revisions if len(revisions) > 1 else ():
+        said = [
+            f"payload {revision.number}", revision.model, second_text(revision.stored_at), revision.note or "accepted"
+        ]  # fmt: skip
+        yield "  ".join(printable(fact) for fact in said if fact)
     for attempt in attempts:
         yield from _attempt_text(attempt)
 

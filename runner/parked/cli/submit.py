@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Final
 from parked.cli.exits import Exit
 from parked.cli.output import command_line, counted, flag, hint, put_json
 from parked.cli.progress import progress
-from parked.cli.taking_on import add_job_flags, check_job_flags, refuse_conflicts, tell_created, tell_rejected
+from parked.cli.taking_on import (
+    OtherModels,
+    add_job_flags,
+    check_job_flags,
+    refuse_conflicts,
+    tell_created,
+    tell_rejected,
+)
 from parked.job import State
 from parked.settings import Settings
 
@@ -19,11 +26,12 @@ if TYPE_CHECKING:
     from parked.cli.frame import Subparsers
     from parked.jobfile import Scan
     from parked.ledger import Ledger, Ticket
-    from parked.ledger.operations import Accept, Called
+    from parked.ledger.operations import Accept, Accepted, Called
 
 DESCRIPTION: Final = """\
 Accept the jobs of a JSONL file as pending, and return; - is standard input. parked work runs them, on any machine that
-shares the ledger. Nothing is called and no key is needed. Submitted again, known jobs stay what they are.
+shares the ledger. Nothing is called and no key is needed. Submitted again, known jobs stay what they are; those that
+are still pending go to the model that the file names now.
 
 example:
   parked submit jobs.jsonl --pipeline nightly --batch "$(date -I)"
@@ -79,20 +87,26 @@ class _Submission:
     def __init__(self) -> None:
         self.new = 0
         self.known: Counter[State] = Counter()
+        self.models = OtherModels()
 
     def accept(self, ledger: Ledger, chunks: Iterator[list[Accept]]) -> Iterator[None]:
         """Have each chunk committed, and yield for each of its jobs. While one is synced, the next is read."""
-        committing: list[Ticket] = []
+        committing: list[tuple[Accept, Ticket]] = []
         for chunk in chain(chunks, ([],)):
-            handed_in = ledger.submit_many(chunk)
-            for ticket in committing:
-                accepted = ticket.wait()
-                if accepted.created:
-                    self.new += 1
-                else:
-                    self.known[accepted.row.state] += 1
+            handed_in = list(zip(chunk, ledger.submit_many(chunk), strict=True))
+            for accept, ticket in committing:
+                self._count(accept, ticket.wait())
                 yield
             committing = handed_in
+
+    def _count(self, accept: Accept, accepted: Accepted) -> None:
+        if accepted.created:
+            self.new += 1
+            return
+        row = accepted.row
+        self.known[row.state] += 1
+        wanted = accept.model if accept.model != row.model else None
+        self.models.add(row.state, row.model, was=accepted.was_model, wanted=wanted)
 
 
 def _operations(scanned: Scan, args: argparse.Namespace, called: Called) -> Iterator[list[Accept]]:
@@ -114,8 +128,10 @@ def _tell(args: argparse.Namespace, ledger: Ledger, scanned: Scan, submission: _
                 "known": {str(state): jobs for state, jobs in sorted(submission.known.items())},
                 "repeated": scanned.repeated,
                 "rejected": scanned.rejected,
+                **submission.models.as_json(),
             }
         )
+    submission.models.tell(args)
     if submission.new or submission.known[State.PENDING]:
         hint(f"to run them: {command_line(args, 'work', *flag('--pipeline', args.pipeline))}")
     states = ", ".join(f"{jobs} {state}" for state, jobs in sorted(submission.known.items()) if jobs)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from parked.cli.output import hint
+from parked.cli.output import command_line, counted, flag, hint
 from parked.errors import JobConflict, SettingsError
-from parked.job import check_name
+from parked.job import ANSWERED, State, check_name
 from parked.settings import Settings
 
 if TYPE_CHECKING:
@@ -24,7 +26,9 @@ def add_job_flags(parser: Parser) -> None:
         "--pipeline", metavar="NAME", default="default", help="under which name the jobs are counted; default: default"
     )
     parser.add_argument("--batch", metavar="NAME", default="", help="ids are unique in a batch; e.g. the date")
-    parser.add_argument("--model", metavar="M", help="for lines that name none")
+    parser.add_argument(
+        "--model", metavar="M", help="for lines that name none; known jobs that are still pending go to it, too"
+    )
     parser.add_argument(
         "--call", metavar="MODULE:FUNCTION", help="what is called instead of Gemini: (payload, model) -> answer"
     )
@@ -93,6 +97,43 @@ def refuse_conflicts(ledger: Ledger, scanned: Scan, args: argparse.Namespace) ->
             for job in chunk:
                 if known.get(job.job_id) not in (None, identity(job.payload)):
                     raise JobConflict(args.pipeline, args.batch, job.job_id)
+
+
+@dataclass(slots=True)
+class OtherModels:
+    """Known jobs that stand in a file with another model than they had: what became of that."""
+
+    moved: Counter[tuple[str, str]] = field(default_factory=Counter)  # from, to: they were pending
+    kept: Counter[tuple[State, str, str]] = field(default_factory=Counter)  # their own, and the one of the file
+
+    def add(self, state: State, model: str, *, was: str | None, wanted: str | None) -> None:
+        """Count a job that was accepted: in which state it is, and with which model."""
+        if was is not None:
+            self.moved[was, model] += 1
+        if wanted is not None:
+            self.kept[state, model, wanted] += 1
+
+    def as_json(self) -> dict[str, int]:
+        return {"moved": self.moved.total(), "other_model": self.kept.total()}
+
+    def tell(self, args: argparse.Namespace) -> None:
+        for (was, model), jobs in sorted(self.moved.items()):
+            hint(f"{counted(jobs, 'pending job')} moved from the model {was} to {model}")
+        for (state, model, wanted), jobs in sorted(self.kept.items()):
+            keep = "keeps" if jobs == 1 else "keep"
+            hint(f"{counted(jobs, 'job')} {_standing(state)} {keep} the model {model}, not {wanted}")
+            if state is State.PARKED:
+                words = [*flag("--pipeline", args.pipeline), *(flag("--batch", args.batch) if args.batch else [])]
+                words += [*flag("--model", model), *flag("--to-model", wanted)]
+                hint(f"to replay what is parked with the other model: {command_line(args, 'replay', *words)}")
+
+
+def _standing(state: State) -> str:
+    if state in ANSWERED:
+        return "answered before"
+    if state is State.PENDING:
+        return "that another process has moved meanwhile"
+    return "run by another process" if state in (State.RUNNING, State.REPLAYING) else f"{state} before"
 
 
 def tell_rejected(scanned: Scan) -> None:

@@ -13,7 +13,7 @@ from parked.cli.drain import Drain, tell_lost
 from parked.cli.exits import Exit
 from parked.cli.ledgers import existing_ledger
 from parked.cli.nearest import whole_number
-from parked.cli.output import command_line, counted, flag, hint, put_json, same_command
+from parked.cli.output import OTHER_MODEL, command_line, counted, flag, hint, put_json, same_command
 from parked.cli.pending import Pauses, tell_orphans, tell_pending
 from parked.errors import SettingsError
 from parked.job import ANSWERED, State, check_name
@@ -111,7 +111,7 @@ class _Work:
         if ended[State.PARKED]:
             words = flag("--pipeline", args.pipeline) if args.pipeline is not None else []
             hint(f"to see what is parked and why: {command_line(args, 'list', *words)}")
-        self._pauses.tell()
+        self._pauses.tell(self._with_another_model)
         pending = tell_pending(self._ledger, pipeline=args.pipeline, go_on=same_command(args))
         answered = sum(ended[state] for state in ANSWERED)
         if args.json:
@@ -132,6 +132,13 @@ class _Work:
         if pending:
             return Exit.PENDING
         return Exit.PARKED if ended[State.PARKED] else Exit.OK
+
+    def _with_another_model(self, model: str) -> str:
+        """What to type so that what is pending for a model is run with another."""
+        words = [] if self._args.pipeline is None else flag("--pipeline", self._args.pipeline)
+        return (
+            f"with the file of these jobs, {command_line(self._args, 'submit', 'JOBS', *words, '--model', OTHER_MODEL)}"
+        )
 
     def _find(self, called: Called) -> Running | None:
         try:

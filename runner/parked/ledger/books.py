@@ -96,12 +96,14 @@ class Books(ABC):
         starts = [self._first_start(draft, row) for draft, row in zip(drafts, rows, strict=True)]
         stored = [draft if start is None else start.row for draft, start in zip(drafts, starts, strict=True)]
         new = self._take_on(stored, rows)
-        known = self.known_jobs([row for row, job in zip(rows, new, strict=True) if job is None])
+        again = [row for row, job in zip(rows, new, strict=True) if job is None]
+        known = self.known_jobs(again)
+        was = self._give_models(again, known)
 
         results: list[op.Accepted | Exception] = []
         changes: list[Change] = []
         for row, start, job in zip(rows, starts, new, strict=True):
-            accepted = self._accepted(row, job, known)
+            accepted = self._accepted(row, job, known, was)
             if isinstance(accepted, op.Accepted):
                 there = accepted.row
                 if job is None:
@@ -110,7 +112,7 @@ class Books(ABC):
                     start = start._replace(was=there, row=there)
                 if start is not None:
                     changes.append(start)
-                    accepted = op.Accepted(start.row, accepted.created, start.opened)
+                    accepted = op.Accepted(start.row, accepted.created, start.opened, accepted.was_model)
                 elif row.start_for is not None and there.state is State.PENDING:
                     accepted = OwnerLost(row.start_for)
             results.append(accepted)
@@ -124,7 +126,7 @@ class Books(ABC):
         results: list[op.Accepted | Exception] = []
         changes: list[Change] = []
         for row, job in zip(rows, new, strict=True):
-            accepted = self._accepted(row, job, known)
+            accepted = self._accepted(row, job, known, {})
             results.append(accepted)
             if not isinstance(accepted, op.Accepted) or not (accepted.created or row.anew):
                 continue
@@ -152,14 +154,36 @@ class Books(ABC):
         return new
 
     def _accepted(
-        self, row: op.Accept | op.TakeOver, new: JobRow | None, known: Mapping[tuple[str, str, str], JobRow]
+        self,
+        row: op.Accept | op.TakeOver,
+        new: JobRow | None,
+        known: Mapping[tuple[str, str, str], JobRow],
+        was: Mapping[int, str],
     ) -> op.Accepted | Exception:
         if new is not None:
             return op.Accepted(new, created=True)
         there = known[row.pipeline, row.batch, row.job_id]
         if there.payload_hash != row.payload_hash:
             return JobConflict(row.pipeline, row.batch, row.job_id)
-        return op.Accepted(there, created=False)
+        return op.Accepted(there, created=False, was_model=was.get(there.id))
+
+    def _give_models(self, rows: Sequence[op.Accept], known: dict[tuple[str, str, str], JobRow]) -> dict[int, str]:
+        """Give known jobs that are pending the models for which they are accepted now; `known` is brought up to date.
+
+        Returns the models that they had, by the ids of these jobs.
+        """
+        given: list[tuple[JobRow, JobRow]] = []
+        for row in rows:
+            key = (row.pipeline, row.batch, row.job_id)
+            job = known[key]
+            if job.state is State.PENDING and job.model != row.model and job.payload_hash == row.payload_hash:
+                known[key] = moves.for_model(job, row.model)
+                given.append((job, known[key]))
+                # Nothing new was accepted; but what is counted of this pair begins now, before its first failure.
+                self.tally.add([Move(Metric.JOBS_ACCEPTED, job.pipeline, row.model, "", "", 0)])
+        if given:
+            self.give_models(given)
+        return {job.id: job.model for job, _ in given}
 
     # --- a job's course ---
 
@@ -181,6 +205,7 @@ class Books(ABC):
                 replay_id=row.replay_id,
                 previous=row.previous,
                 span=row.span,
+                revision=row.revision,
                 last_is_open=last is not None and last.ended_at is None,
                 now=self.now,
             )
@@ -492,6 +517,13 @@ class Books(ABC):
     @abstractmethod
     def mend_payloads(self, mends: Sequence[tuple[JobRow, op.Mend]]) -> None:
         """Store the next revision of each, and let the job send it."""
+
+    @abstractmethod
+    def give_models(self, given: Sequence[tuple[JobRow, JobRow]]) -> None:
+        """Write pending jobs as they are with another model (was, is), and a revision of what they send that names it.
+
+        Earlier revisions keep the name of the model that the job had then.
+        """
 
     @abstractmethod
     def has_answer(self, id: int) -> bool: ...

@@ -30,6 +30,7 @@ from parked.verdict import Disposition, Kind, Reason, Scope
 INTERRUPTED: Final = Closing(kind=Kind.RETRYABLE, reason=Reason.CANCELLED, scope=Scope.JOB, rule="parked.interrupted")
 MAYBE_SENT: Final = "maybe_sent"  # an attempt was open: the call may have been made, and billed
 NOT_SENT: Final = "not_sent"  # the owner died between two attempts
+ANOTHER_MODEL: Final = "accepted again, with another model"  # why a pending job sends another revision
 ERASED: Final = "erased"  # no state, but what keeps a job from being restored, or erased again
 _NO_FAILURE: Final[dict[str, Any]] = dict.fromkeys(("error_class", "reason", "kind", "scope", "fingerprint"))
 ERASABLE: Final = FINISHED | {State.PARKED}  # at rest: nobody sends its payload now, or will without being asked
@@ -107,6 +108,11 @@ def taken_over(op: TakeOver, row: JobRow, *, known: bool, now: float) -> Change:
     return Change(row, new, (*_gauges(row, new), *counted), opened=calls, closed=closed, to_the_back=known)
 
 
+def for_model(row: JobRow, model: str) -> JobRow:
+    """Return a pending job as it is with another model. Its strikes, and its backoff, were met with the one before."""
+    return row._replace(model=model, revision=row.revision + 1, strikes=0, not_before=None)
+
+
 # --- a job's course --------------------------------------------------------------------------------------------
 
 
@@ -117,12 +123,13 @@ def started(
     replay_id: int | None = None,
     previous: int | None = None,
     span: SpanIds = NO_SPAN,
+    revision: int | None = None,
     last_is_open: bool,
     now: float,
 ) -> Change | None:
     """Open the next attempt: the first of a course, or the one after its `previous`. None: nothing to start here.
 
-    An erased job has nothing left to send.
+    An erased job has nothing left to send, and what was read as another `revision` isn't to be sent any more.
 
     An owner may run two courses of one job by mistake; `previous` tells which of them holds it.
 
@@ -138,6 +145,8 @@ def started(
         trace = span if span.trace_id else SpanIds(row.trace_id, row.span_id)
         new = row._replace(state=state, calls=row.calls + 1, not_before=None, trace_id=trace[0], span_id=trace[1])
         return Change(row, new, opened=new.calls)
+    if revision not in (None, row.revision):
+        return None
     if row.state is not (State.PENDING if replay_id is None else State.PARKED) or row.erased_at is not None:
         return None
     new = row._replace(

@@ -45,7 +45,7 @@ class JobRow(NamedTuple):
     span_id: str | None
     note: str | None  # why it was discarded
     payload_hash: bytes  # its identity
-    revision: int  # 0: the payload as first accepted; else a mended one stored beside it
+    revision: int  # 0: payload and model as first accepted; else a mended one stored beside it
     erased_at: float | None = None  # when its bodies and messages were removed for good; it can't run any more
 
     def is_due(self, now: float) -> bool:
@@ -104,6 +104,9 @@ class Closing(NamedTuple):
 class Accept(NamedTuple):
     """Take a job on. With `start_for`, a job that is new or pending is started for that owner in the same operation.
 
+    A known job that is pending goes to the model that is named here, with no strikes; with which model it was accepted
+    and called before stays noted. One that is in any other state keeps its model.
+
     Answered with `Accepted`; raised as `JobConflict` if the id is known with another payload.
     """
 
@@ -123,6 +126,7 @@ class Accepted(NamedTuple):
     row: JobRow
     created: bool  # False: it was known before
     attempt: int | None = None  # the number of the attempt that was opened, if one was
+    was_model: str | None = None  # for which the job was pending until now; None: it goes on with its own
 
 
 class TakeOver(NamedTuple):
@@ -153,7 +157,8 @@ class TakeOver(NamedTuple):
 class Start(NamedTuple):
     """Open an attempt: claims a pending job, or (with `replay_id`) a parked one, or continues one that the owner holds.
 
-    Answered with `Started`, or with `Held` if the job is someone else's or in a state that starts nothing.
+    Answered with `Started`, or with `Held` if the job is someone else's, in a state that starts nothing, or was given
+    another payload or model since its `revision` was read.
     """
 
     id: int
@@ -161,6 +166,7 @@ class Start(NamedTuple):
     replay_id: int | None = None
     previous: int | None = None  # the attempt of this course before; None: this is its first
     span: SpanIds = NO_SPAN  # of the job's span
+    revision: int | None = None  # what is going to be sent, to the model named there; None: whatever the job has now
 
 
 class Started(NamedTuple):

@@ -24,7 +24,7 @@ from parked.ledger.books import SET_BY_THE_LATEST, Books
 from parked.ledger.codec import ERASED, Body
 from parked.ledger.labels import Labels
 from parked.ledger.migrations import Upgrade, Upgraded, apply, bring_up_to_date, migrations
-from parked.ledger.moves import AttemptState, Change
+from parked.ledger.moves import ANOTHER_MODEL, AttemptState, Change
 from parked.ledger.operations import JobRow
 from parked.ledger.postgres_schema import PostgresSchema, begin, set_up
 from parked.ledger.postgres_scrubbing import scrub
@@ -265,6 +265,30 @@ class PostgresStore(Books):
             now=self.now,
         )
         self._do("mend_job", jobs=jobs, revisions=revisions)
+
+    def give_models(self, given: Sequence[tuple[JobRow, JobRow]]) -> None:
+        jobs, revisions = [job.id for job, _ in given], [was.revision for was, _ in given]
+        models, nothing = [job.model for _, job in given], [None] * len(given)
+        self._do("keep_model", jobs=jobs, was=[was.model for was, _ in given])
+        self._do(
+            "mend_payload",
+            jobs=jobs,
+            revisions=revisions,
+            models=models,
+            notes=[ANOTHER_MODEL] * len(given),
+            codecs=nothing,
+            key_ids=nothing,
+            bodies=nothing,
+            now=self.now,
+        )
+        self._do(
+            "give_model",
+            jobs=jobs,
+            revisions=revisions,
+            models=models,
+            strikes=[job.strikes for _, job in given],
+            not_befores=[job.not_before for _, job in given],
+        )
 
     def add_payloads(self, started: list[op.Started]) -> None:
         if started:

@@ -21,7 +21,18 @@ from parked.ledger.labels import Labels
 from parked.ledger.migrations import migrations
 from parked.ledger.operations import JobRow, OwnerRow, PauseRow
 from parked.ledger.rows import JOB_COLUMNS, answer_row, attempt_row, gate_columns, job_row, owner_row, pause_rows
-from parked.ledger.store import AnswerRow, AttemptRow, Cause, CauseCount, CounterRow, Erasure, Filters, Imbalance, Sent
+from parked.ledger.store import (
+    AnswerRow,
+    AttemptRow,
+    Cause,
+    CauseCount,
+    CounterRow,
+    Erasure,
+    Filters,
+    Imbalance,
+    Revision,
+    Sent,
+)
 
 NAMED_AT_MOST: Final = 100  # ids in one finding of the audit
 
@@ -146,6 +157,9 @@ class SqlReader(ABC):
 
     def attempts(self, id: int) -> list[AttemptRow]:
         return [attempt_row(row) for row in self._ask("attempts", id=id)]
+
+    def revisions(self, id: int) -> list[Revision]:
+        return [Revision._make(row) for row in self._ask("revisions", id=id)]
 
     # --- counters ---
 

@@ -17,7 +17,7 @@ from parked.ledger.books import SET_BY_THE_LATEST, Books
 from parked.ledger.codec import ERASED, Body
 from parked.ledger.labels import Labels
 from parked.ledger.migrations import Upgrade, Upgraded, apply, bring_up_to_date, migrations
-from parked.ledger.moves import AttemptState, Change
+from parked.ledger.moves import ANOTHER_MODEL, AttemptState, Change
 from parked.ledger.newfile import new_file
 from parked.ledger.operations import JobRow, Lane
 from parked.ledger.reading import SqlReader
@@ -228,6 +228,20 @@ class SqliteStore(Books):
         ]  # fmt: skip
         self._connection.executemany(SQL["mend_payload"], values)
         self._connection.executemany(SQL["mend_job"], values)
+
+    def give_models(self, given: Sequence[tuple[JobRow, JobRow]]) -> None:
+        values = [
+            {
+                "job": job.id, "was": was.model, "revision": was.revision, "model": job.model, "now": self.now,
+                "strikes": job.strikes, "not_before": job.not_before,
+                "note": ANOTHER_MODEL, "codec": None, "key_id": None, "body": None,
+            }
+            for was, job in given
+        ]  # fmt: skip
+        self._connection.executemany(SQL["keep_model"], values)
+        self._connection.executemany(SQL["mend_payload"], values)
+        if self._connection.executemany(SQL["give_model"], values).rowcount != len(given):
+            raise RuntimeError("a job changed its state inside the transaction that had read it")
 
     def add_payloads(self, started: list[op.Started]) -> None:
         rows = self._connection.execute(SQL["payloads"], {"ids": json.dumps([one.row.id for one in started])})

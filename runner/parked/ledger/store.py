@@ -185,6 +185,15 @@ class Erasure(NamedTuple):
     why: str
 
 
+class Revision(NamedTuple):
+    """What a job sends, or sent before that was replaced."""
+
+    number: int  # 0: as it was accepted
+    model: str | None  # None: the job's own
+    stored_at: float
+    note: str | None  # why it stands for the one before
+
+
 class CounterRow(NamedTuple):
     """One label set of one family (`counters.py` says what `a` and `b` mean), summed over slots.
 
@@ -308,6 +317,7 @@ class Reader(Protocol):
         ...
 
     def attempts(self, id: int) -> list[AttemptRow]: ...
+    def revisions(self, id: int) -> list[Revision]: ...
     def counters(self, *metrics: str) -> list[CounterRow]:
         """All label sets of these families; of all families if none is named."""
         ...

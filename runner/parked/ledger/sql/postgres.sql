@@ -76,6 +76,28 @@ UPDATE parked.jobs SET revision = given.revision + 1
   FROM unnest(%(jobs)s::bigint[], %(revisions)s::bigint[]) AS given (job, revision)
  WHERE jobs.id = given.job AND jobs.state = 'parked' AND jobs.revision = given.revision;
 
+-- name: keep_model
+-- Note for which models jobs were meant so far, before they get others.
+UPDATE parked.payloads SET model = given.was
+  FROM unnest(%(jobs)s::bigint[], %(was)s::text[]) AS given (job, was)
+ WHERE payloads.job = given.job AND payloads.model IS NULL;
+
+-- name: give_model
+-- Give pending jobs other models: in their rows, since each goes in the lane of that model now.
+-- A division by zero: one isn't pending as it was read, and the transaction must not go on (see `move_job`).
+WITH given AS (
+    SELECT * FROM unnest(
+               %(jobs)s::bigint[], %(revisions)s::bigint[], %(models)s::text[], %(strikes)s::bigint[],
+               %(not_befores)s::float8[]
+           ) AS given (job, revision, model, strikes, not_before)
+), moved AS (
+UPDATE parked.jobs
+   SET model = given.model, revision = given.revision + 1, strikes = given.strikes, not_before = given.not_before
+  FROM given
+ WHERE jobs.id = given.job AND jobs.state = 'pending' AND jobs.revision = given.revision
+RETURNING jobs.id
+) SELECT 1 / (count(*) = (SELECT count(*) FROM given))::int FROM moved;
+
 -- name: job_by_key
 -- The jobs of these pipelines, batches and job ids.
 -- No row for one: it was never accepted, or retention removed it.
@@ -635,6 +657,11 @@ SELECT number, replay_id, owner_id, strike, started_at, ended_at, duration_s, an
   FROM parked.attempts
   LEFT JOIN parked.payloads ON payloads.job = attempts.job AND payloads.revision = attempts.revision
  WHERE attempts.job = %(id)s ORDER BY number;
+
+-- name: revisions
+-- What a job was accepted with, and what replaced it, in order. The note of the first would say why it was erased.
+SELECT revision, model, stored_at, CASE revision WHEN 0 THEN NULL ELSE note END FROM parked.payloads
+ WHERE job = %(id)s ORDER BY revision;
 
 -- name: select_counters
 -- Label sets as CounterRow, over all slots: what is counted is the sum, what is set by the latest commit the greatest,

@@ -59,6 +59,16 @@ SELECT job, revision + 1, coalesce(:model, model), coalesce(:codec, codec),
 UPDATE jobs SET revision = :revision + 1
  WHERE id = :job AND state = 'parked' AND erased_at IS NULL AND revision = :revision;
 
+-- name: keep_model
+-- Note for which model a job was meant so far, before it gets another.
+UPDATE payloads SET model = :was WHERE job = :job AND model IS NULL;
+
+-- name: give_model
+-- Give a pending job another model: in its row, since it goes in the lane of that model now.
+-- No row: it isn't pending as it was read; the transaction must not go on.
+UPDATE jobs SET model = :model, revision = :revision + 1, strikes = :strikes, not_before = :not_before
+ WHERE id = :job AND state = 'pending' AND revision = :revision;
+
 -- name: job_by_key
 -- The job of this pipeline, batch and job id.
 -- No row: it was never accepted, or retention removed it.
@@ -555,6 +565,11 @@ SELECT number, replay_id, owner_id, strike, started_at, ended_at, duration_s, an
        attempts.revision, payloads.model
   FROM attempts LEFT JOIN payloads ON payloads.job = attempts.job AND payloads.revision = attempts.revision
  WHERE attempts.job = :id ORDER BY number;
+
+-- name: revisions
+-- What a job was accepted with, and what replaced it, in order. The note of the first would say why it was erased.
+SELECT revision, model, stored_at, CASE revision WHEN 0 THEN NULL ELSE note END FROM payloads
+ WHERE job = :id ORDER BY revision;
 
 -- name: select_counters
 -- Label sets as CounterRow. SQLite has one slot.
