@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from parked.gates import Gates
 from parked.line import Line
-from parked.news import Forgiven, Go, Leaves, Pause, Resumed
+from parked.news import Forgiven, Go, Leaves, Pause, Rests, Resumed
 from parked.pauses import OUTAGE
-from parked.policy import GiveUp, LetGo, Policy, Retry
+from parked.policy import GiveUp, LetGo, Policy, Rest, Retry
 from parked.verdict import MEANINGS, Reason, Verdict
 
 OK = Verdict(True, "test")
@@ -67,6 +67,7 @@ class Night:
     strikes: dict[int, int] = field(default_factory=dict)  # from earlier nights
     failed_before: frozenset[int] = frozenset()
     paused: tuple[tuple[str, Reason], ...] = ()  # pauses that an earlier night has left
+    waits: bool = False  # at pauses, as with --wait
     longest_s: float = 1_000_000.0
 
     answered: dict[int, float] = field(default_factory=dict)  # job -> when
@@ -74,6 +75,7 @@ class Night:
     pending: set[int] = field(default_factory=set)
     pauses: list[Pause] = field(default_factory=list)
     calls: list[Made] = field(default_factory=list)
+    held_at_pauses: int = 0  # most jobs that the ledger held for a run that only waited
     took_s: float = 0.0
 
     def run(self) -> Night:
@@ -96,7 +98,8 @@ class _Run:
     def __init__(self, night: Night) -> None:
         self.night, self.now = night, night.begins_at
         self.random = random.Random(night.seed)
-        self.line = Line(night.gates, night.policy, night.workers)
+        self.line = Line(night.gates, night.policy, night.workers, keeps=night.waits, resumes=night.waits)
+        self.held: set[int] = set()  # in the ledger
         for scope, reason in night.paused:
             if reason in OUTAGE:  # what waiting mends is not asked about
                 continue
@@ -147,6 +150,7 @@ class _Run:
             job = turn.job
             assert self.now >= self.not_before.get(job, 0.0) - 1e-6, "called within its backoff"
             self.line.started(job, self.now)
+            self.held.add(job)
             assert self.line.calling <= self.night.workers
             self.attempts[job] += 1
             model = self.night.jobs[job]
@@ -166,6 +170,7 @@ class _Run:
     def _end(self, job: int, verdict: Verdict) -> None:
         ruling = self.line.ended(job, verdict, self.now, jitter=self.random.random(), day_left_s=DAY_LEFT_S)
         if ruling is None:
+            self.held.discard(job)
             self.night.answered[job] = self.now
         else:
             self.strikes[job] = self.strikes.get(job, 0) + ruling.strike
@@ -177,7 +182,11 @@ class _Run:
                 self._leaves(job, ruling.then)
         self._heed_news()
 
-    def _leaves(self, job: int, then: LetGo | GiveUp | Retry) -> None:
+    def _leaves(self, job: int, then: LetGo | GiveUp | Rest | Retry) -> None:
+        self.held.discard(job)
+        if isinstance(then, Rest):
+            assert self.line.again(job) is None
+            return
         if isinstance(then, GiveUp):
             self.night.parked[job] = self.now
             return
@@ -196,9 +205,13 @@ class _Run:
                 case Leaves(job, then, _):
                     self._leaves(job, then)
                     self.line.leave(job)
+                case Rests(job, rest):
+                    self._leaves(job, rest)
                 case Pause():
                     self.night.pauses.append(one)
                 case Resumed(_):
                     pass
                 case _:
                     pass
+        if self.line.paused and not self.line.calling:
+            self.night.held_at_pauses = max(self.night.held_at_pauses, len(self.held))

@@ -16,7 +16,7 @@ from parked.judge import Judged
 from parked.ledger import operations as op
 from parked.ledger.codec import Body, encode_answer
 from parked.ledger.operations import NO_SPAN, Closing, JobRow, SpanIds
-from parked.policy import GiveUp, LetGo, Retry, Ruling
+from parked.policy import GiveUp, LetGo, Rest, Retry, Ruling
 from parked.verdict import Verdict
 
 
@@ -133,6 +133,13 @@ def course(hold: Hold, rules: Rules, *, span: SpanIds = NO_SPAN) -> Generator[Ef
     while True:
         if hold.attempt is None:
             told = yield Turn(model, wait_s)
+            if isinstance(told, Rest):
+                release = op.Release(hold.row.id, hold.owner_id, to_the_back=True, strikes=told.strikes)
+                hold.row = yield Record(release)
+                if hold.row.state is not State.PENDING:
+                    return _left(hold, hold.row)
+                previous, wait_s = None, 0.0
+                continue
             if told is not None:
                 return (yield from _told(hold, told, closing))
             opened = yield Record(

@@ -17,7 +17,7 @@ from parked.judge import Judged
 from parked.ledger import Ledger
 from parked.ledger import operations as op
 from parked.ledger.writer import Ticket
-from parked.policy import GiveUp, LetGo
+from parked.policy import GiveUp, LetGo, Rest
 from parked.running import CallModel, Running
 from parked.telemetry import JobTrace
 
@@ -28,7 +28,7 @@ AWAY_S: Final = 1.0  # how soon to try again to start a job while the ledger is 
 class Turns(Protocol):
     """Who may call, and when."""
 
-    async def turn(self, hold: Hold, wait_s: float) -> LetGo | GiveUp | None:
+    async def turn(self, hold: Hold, wait_s: float) -> LetGo | GiveUp | Rest | None:
         """Wait for a job's turn, `wait_s` at least. Returns what it is told instead, if it is not to call."""
         ...
 
@@ -155,7 +155,7 @@ class Driver:
             with suppress(RuntimeError):
                 self._turns.leave(hold)
 
-    async def _turn(self, hold: Hold, wait_s: float, trace: JobTrace) -> LetGo | GiveUp | None:
+    async def _turn(self, hold: Hold, wait_s: float, trace: JobTrace) -> LetGo | GiveUp | Rest | None:
         begun = self._on.clock.monotonic()
         told = await self._turns.turn(hold, wait_s)
         waited_s = self._on.clock.monotonic() - begun - wait_s

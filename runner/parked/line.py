@@ -7,6 +7,7 @@ and what has to be done outside comes out as news. A job in line waits for a tur
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field
@@ -14,10 +15,10 @@ from typing import Final
 
 from parked.gate import PROBE_S, RUN_START, Gate, Why
 from parked.gates import Gates
-from parked.news import Forgiven, GateMoved, Go, Leaves, News, Pause, Resumed, Wait, Waits
+from parked.news import Forgiven, GateMoved, Go, Leaves, News, Pause, Rests, Resumed, TriesAgain, Wait, Waits
 from parked.pace import Pace
 from parked.pauses import ALL, OUTAGE, QUOTA, Doubt, Doubts, Step, covers, is_everybodys, scope_of
-from parked.policy import MAX_REFUSALS, GiveUp, LetGo, Policy, Retry, Ruling, backoff_s, decide
+from parked.policy import MAX_REFUSALS, GiveUp, LetGo, Policy, Rest, Retry, Ruling, backoff_s, decide
 from parked.standing import InLine, Queue, Stand
 from parked.verdict import Disposition, Reason, Verdict
 
@@ -58,6 +59,7 @@ class Line:
         self._last_probe: int | None = None
         self._before_day: dict[str, tuple[Pace, float]] = {}  # the pace before a day's quota was met, closed until
         self._day_until: dict[str, float] = {}  # when a day's quota is to be asked again
+        self._resting: Counter[str] = Counter()  # jobs by model that wait at a pause, pending in the ledger
         self._answering: set[str] = set()  # models that have answered in this run
         self._said_closed: dict[str, Why] = {}  # gates that were told to be closed
         self.doubts = Doubts(stop_after_alike=self.policy.stop_after_alike)
@@ -91,7 +93,7 @@ class Line:
                 doubt.trying = job
                 doubt.tried.add(job)
 
-    def again(self, job: int) -> LetGo | GiveUp | None:
+    def again(self, job: int) -> LetGo | GiveUp | Rest | None:
         """A job asks for its next turn, once its failure is recorded. Returns what it is told instead."""
         one = self.jobs.get(job)
         if one is None:
@@ -99,10 +101,16 @@ class Line:
         if one.told is not None:
             self.leave(job)
             return one.told
+        if self._is_to_rest(one):
+            return self._rest(one)
         if one.stand is Stand.BETWEEN:
             one.stand = Stand.WAITS
             self._queues.setdefault(one.model, Queue()).add(one)
         return None
+
+    def rests(self, job: int) -> bool:
+        """Whether a job waits here at a pause while it is pending in the ledger."""
+        return job in self.jobs and self.jobs[job].rests
 
     def leave(self, job: int) -> None:
         """A job is out of our hands, for whatever reason. Safe to say twice."""
@@ -110,6 +118,8 @@ class Line:
         if one is None:
             return
         self._of[one.model] -= 1
+        if one.rests:
+            self._resting[one.model] -= 1
         if one.stand is Stand.WAITS:
             self._queues[one.model].remove(one)
         if one.stand is Stand.CALLS:
@@ -215,7 +225,8 @@ class Line:
                 continue
             gate_s = gate.wait_s(now)
             held = self.doubts.holding(model) and (self._running(model) or self._is_tried(model))
-            if gate_s > 0 or held or self.is_paused(model):
+            # A claim would find who rests there, though they are in hand.
+            if gate_s > 0 or held or self.is_paused(model) or self._resting[model]:
                 closed.append(model)
                 wait_s = min(wait_s, gate_s) if gate_s > 0 else wait_s
             elif not self._is_allowed(model):
@@ -391,6 +402,9 @@ class Line:
     def _started(self, one: InLine, now: float) -> None:
         one.stand, one.begun_n, one.begun_at = Stand.CALLS, self.gates.number(), now
         one.calls += 1
+        if one.rests:
+            self._resting[one.model] -= 1
+            one.rests = False
         self.calling += 1
         self.gates.of(one.model).started(now)
         self.gates.all.started(now)
@@ -594,8 +608,14 @@ class Line:
         if not (self.keeps or self.resumes):
             resume_at = math.inf
         self.paused[scope] = _Paused(reason, resume_at, until)
-        self.news.append(Pause(scope, reason, None if until is None else until - now, now - began_at))
+        for_s, tries_in_s = None if until is None else until - now, None if resume_at == math.inf else resume_at - now
+        self.news.append(Pause(scope, reason, for_s, now - began_at, tries_in_s))
         if self.keeps:
+            for one in waiting:
+                if one.stand is Stand.WAITS and self._is_to_rest(one):
+                    self._queues[one.model].remove(one)
+                    one.stand = Stand.BETWEEN
+                    self.news.append(Rests(one.job, self._rest(one)))
             return
         for one in waiting:
             if doubt is not None and doubt.is_alike and one.job in doubt.met:
@@ -606,6 +626,7 @@ class Line:
     def _resume(self, scope: str, paused: _Paused, now: float) -> None:
         """Have one job try whether the cause is mended."""
         del self.paused[scope]
+        self.news.append(TriesAgain(scope, paused.reason))
         self._day_until.pop(scope, None)
         self._before_day.pop(scope, None)
         self.doubts.from_elsewhere(scope, paused.reason, n=self.gates.last_n)
@@ -627,14 +648,27 @@ class Line:
 
     def _goodbye(self, one: InLine) -> LetGo | GiveUp:
         """How a job leaves at a pause: one that met an outage with a strike, so that its nights are counted."""
-        scope = next((scope for scope in self.paused if covers(scope, one.model)), None)
-        reason = None if scope is None else self.paused[scope].reason
-        if reason in OUTAGE | {Reason.RATE_LIMITED} and one.met_outage and one.verdict is not None:
+        if self._counts_tonight(one) and one.verdict is not None:
             one.strikes += 1
             if one.strikes >= self.policy.max_attempts:
                 return GiveUp(Disposition.EXHAUSTED, wait_s=one.verdict.retry_after_s)
             return LetGo(strikes=one.strikes)
         return LetGo()
+
+    def _counts_tonight(self, one: InLine) -> bool:
+        """Whether a job gets a strike for the outage that it has met, if it goes at the pause that is now."""
+        scope = next((scope for scope in self.paused if covers(scope, one.model)), None)
+        reason = None if scope is None else self.paused[scope].reason
+        return reason in OUTAGE | {Reason.RATE_LIMITED} and one.met_outage
+
+    def _is_to_rest(self, one: InLine) -> bool:
+        """Whether a job that stays in line at a pause is still held in the ledger: it was called here."""
+        return self.keeps and one.calls > 0 and not one.rests and one.told is None and self.is_paused(one.model)
+
+    def _rest(self, one: InLine) -> Rest:
+        one.rests = True
+        self._resting[one.model] += 1
+        return Rest(one.strikes + 1 if self._counts_tonight(one) else None)
 
     def _tell(self, one: InLine, then: LetGo | GiveUp) -> None:
         if one.told is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from parked.gate import Why
-from parked.policy import GiveUp, LetGo
+from parked.policy import GiveUp, LetGo, Rest
 from parked.verdict import Reason, Verdict
 
 
@@ -39,6 +39,13 @@ class Leaves(NamedTuple):
     verdict: Verdict | None  # of its last failure, None if it had none here
 
 
+class Rests(NamedTuple):
+    """A job that waits stays in line, but is to be pending in the ledger meanwhile."""
+
+    job: int
+    rest: Rest
+
+
 class Pause(NamedTuple):
     """Nothing of the scope is started any more."""
 
@@ -46,6 +53,14 @@ class Pause(NamedTuple):
     reason: Reason
     for_s: float | None  # until its cause ends by itself; None: nobody knows
     began_s: float  # how long ago the first call began that met it
+    tries_in_s: float | None = None  # until one job tries; None: nobody does in this run
+
+
+class TriesAgain(NamedTuple):
+    """One job is about to try whether a scope that is paused answers again."""
+
+    scope: str
+    reason: Reason
 
 
 class Resumed(NamedTuple):
@@ -62,4 +77,4 @@ class GateMoved(NamedTuple):
     for_s: float
 
 
-News = Forgiven | Leaves | Pause | Resumed | GateMoved
+News = Forgiven | Leaves | Rests | Pause | TriesAgain | Resumed | GateMoved

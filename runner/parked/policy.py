@@ -49,6 +49,12 @@ class LetGo(NamedTuple):
     strikes: int | None = None  # how many are held against it then; None: as many as now
 
 
+class Rest(NamedTuple):
+    """The job goes back to the ledger as pending and stays in line: whoever dies in a long wait leaves no orphans."""
+
+    strikes: int | None = None  # how many are held against it if nothing comes after this; None: as many as now
+
+
 class Ruling(NamedTuple):
     """What follows a failure, and whether the attempt counts against the job."""
 

@@ -43,6 +43,7 @@ class InLine:
     has_chance: bool = False  # it met a fault that may be everybody's, and a later call has succeeded
     verdict: Verdict | None = None  # of its last failure
     told: LetGo | GiveUp | None = None
+    rests: bool = False  # it was called, and is pending in the ledger while it waits at a pause
 
 
 class Queue:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from parked.clock import iso_text
 from parked.course import Hold
 from parked.driver import LoopChannel
 from parked.ledger import Ledger
@@ -15,8 +16,8 @@ from parked.ledger import operations as op
 from parked.line import Line
 from parked.logs import fields
 from parked.lone import NamedDelays
-from parked.news import Forgiven, GateMoved, Go, Leaves, News, Pause, Resumed
-from parked.policy import GiveUp, LetGo
+from parked.news import Forgiven, GateMoved, Go, Leaves, News, Pause, Rests, Resumed, TriesAgain
+from parked.policy import GiveUp, LetGo, Rest
 from parked.running import Stopped
 from parked.timing import Clock
 
@@ -37,7 +38,7 @@ class Alone:
         self._on, self._delays = premises, delays
         self.stopping = False
 
-    async def turn(self, hold: Hold, wait_s: float) -> LetGo | GiveUp | None:
+    async def turn(self, hold: Hold, wait_s: float) -> LetGo | GiveUp | Rest | None:
         if wait_s or self.stopping:
             await self.sleep(wait_s)
         while True:
@@ -64,8 +65,9 @@ class Dispatcher:
     def __init__(self, premises: Surroundings, line: Line, channel: LoopChannel, changed: asyncio.Event) -> None:
         self._on, self._line, self._channel, self._changed = premises, line, channel, changed
         self._holds: dict[int, Hold] = {}
-        self._waiting: dict[int, asyncio.Future[LetGo | GiveUp | None]] = {}
-        self._granted: dict[int, LetGo | GiveUp | None] = {}  # before they asked
+        self._waiting: dict[int, asyncio.Future[LetGo | GiveUp | Rest | None]] = {}
+        self._anew: set[int] = set()  # jobs in hand for the second time: the first hold of each has left the line
+        self._granted: dict[int, LetGo | GiveUp | Rest | None] = {}  # before they asked
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
@@ -74,8 +76,17 @@ class Dispatcher:
     # --- for jobs ---
 
     def enter(self, hold: Hold) -> None:
-        """A job comes in hand, to wait for its turn, or with an attempt that is open already."""
+        """A job comes in hand, to wait for its turn, or with an attempt that is open already.
+
+        One that rested here (`Rest`), was moved to another model by another process, and claimed, is in hand anew.
+        """
         row = hold.row
+        if self._line.rests(row.id):
+            rested = self._holds[row.id]
+            rested.wanted_model = rested.row.model
+            self._line.leave(row.id)
+            self._answer(row.id, LetGo())
+            self._anew.add(row.id)
         self._holds[row.id] = hold
         failed_before = row.calls > (hold.attempt is not None)
         strikes = row.strikes if hold.replay_id is None else 0
@@ -86,7 +97,7 @@ class Dispatcher:
             self._line.enter_calling(row.id, hold.model, now, strikes=strikes, failed_before=failed_before)
         self.wake()
 
-    async def turn(self, hold: Hold, wait_s: float) -> LetGo | GiveUp | None:
+    async def turn(self, hold: Hold, wait_s: float) -> LetGo | GiveUp | Rest | None:
         """Wait for a job's turn. Its backoff is the line's to keep, since it began with the failure."""
         if self._stopping:
             raise Stopped
@@ -95,7 +106,7 @@ class Dispatcher:
             return self._granted.pop(job)
         if (told := self._line.again(job)) is not None:
             return told
-        future: asyncio.Future[LetGo | GiveUp | None] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[LetGo | GiveUp | Rest | None] = asyncio.get_running_loop().create_future()
         self._waiting[job] = future
         self.wake()
         try:
@@ -105,6 +116,8 @@ class Dispatcher:
 
     def leave(self, hold: Hold) -> None:
         """A job is out of our hands. Safe to say twice."""
+        if hold.row.id in self._anew and self._holds.get(hold.row.id) is not hold:
+            return
         self._line.leave(hold.row.id)
         self._holds.pop(hold.row.id, None)
         self._granted.pop(hold.row.id, None)
@@ -183,7 +196,7 @@ class Dispatcher:
             self._line.started(turn.job, now)
             self._answer(turn.job, None)
 
-    def _answer(self, job: int, told: LetGo | GiveUp | None) -> None:
+    def _answer(self, job: int, told: LetGo | GiveUp | Rest | None) -> None:
         future = self._waiting.pop(job, None)
         if future is None:
             self._granted[job] = told
@@ -199,9 +212,11 @@ class Dispatcher:
                 case Leaves(job, then, _):
                     self._line.leave(job)
                     self._answer(job, then)
+                case Rests(job, rest):
+                    self._answer(job, rest)
                 case GateMoved(model, why, for_s):
                     self._say_gate(model, why, for_s)
-                case Pause() | Resumed():
+                case Pause() | TriesAgain() | Resumed():
                     self._say_pause(one)
             for tell in self.heard:
                 tell(one)
@@ -217,12 +232,19 @@ class Dispatcher:
         else:
             _log.warning("gate_closed", extra=fields(model=model or "*", why=str(why), for_s=round(for_s, 1)))
 
-    def _say_pause(self, one: Pause | Resumed) -> None:
-        if isinstance(one, Pause):
-            for_s = None if one.for_s is None else round(one.for_s, 1)
-            _log.warning("paused", extra=fields(model=one.scope or "*", reason=str(one.reason), for_s=for_s))
-        else:
-            _log.info("resumed", extra=fields(model=one.scope or "*"))
+    def _say_pause(self, one: Pause | TriesAgain | Resumed) -> None:
+        model = one.scope or "*"
+        match one:
+            case Pause(_, reason, for_s, _, tries_in_s):
+                for_s = None if for_s is None else round(for_s, 1)
+                _log.warning("paused", extra=fields(model=model, reason=str(reason), for_s=for_s))
+                if tries_in_s is not None:
+                    until = iso_text(self._on.clock.time() + tries_in_s)
+                    _log.info("waiting", extra=fields(model=model, reason=str(reason), until=until))
+            case TriesAgain(_, reason):
+                _log.info("trying_again", extra=fields(model=model, reason=str(reason)))
+            case Resumed():
+                _log.info("resumed", extra=fields(model=model))
 
     async def _either(self, event: asyncio.Event, wait_s: float) -> None:
         """Wait for an event, or so long on the run's clock."""

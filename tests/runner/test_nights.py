@@ -324,6 +324,19 @@ def test_a_model_that_is_retired_pauses_and_the_other_goes_on():
     assert [pause.scope for pause in night.pauses] == ["old"]
 
 
+@pytest.mark.parametrize(
+    "reason", [Reason.AUTH_INVALID, Reason.PERMISSION_DENIED, Reason.MODEL_NOT_FOUND, Reason.EMPTY_ANSWER,
+               Reason.OVERLOADED, Reason.NETWORK],
+)  # fmt: skip
+@pytest.mark.parametrize("workers", [1, 8, 64])
+def test_a_run_that_waits_at_a_pause_holds_no_job_and_answers_all_once_it_is_over(reason, workers):
+    night = Night(jobs(1000), between(5, 5000, reason), workers=workers, waits=True).run()
+
+    assert night.pauses
+    assert night.held_at_pauses == 0
+    assert all_answered(night)
+
+
 @pytest.mark.parametrize("workers", [8, 64])
 def test_empty_answers_for_everybody_pause_with_nothing_parked(workers):
     night = Night(jobs(400), lambda call: (failed(Reason.EMPTY_ANSWER), 0.5), workers=workers).run()

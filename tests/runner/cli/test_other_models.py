@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 
 import pytest
 
@@ -124,18 +126,23 @@ def test_show_tells_with_which_model_a_job_was_accepted_and_called(parked, retir
     assert "accepted again, with another model" in parked("show", "job-000").out
 
 
+def move(url, count):
+    """Another process accepts the jobs of the file with another model."""
+    with open_ledger(url) as ledger:
+        for n in range(count):
+            payload = {"contents": f"{n}?"}
+            accept = op.Accept("default", "", f"job-{n:03}", "new", encode(payload), identity(payload))
+            ledger.record(accept._replace(caller="gemini"))
+
+
 def test_a_run_that_has_jobs_in_line_heeds_another_process_that_moves_them(parked, api, file, url, tmp_path):
     """No job is called for both, and the run still answers all of its file."""
 
-    def move(request):
+    def moved(request):
         if request.model == "old":
-            with open_ledger(url) as ledger:
-                for n in range(20):
-                    payload = {"contents": f"{n}?"}
-                    accept = op.Accept("default", "", f"job-{n:03}", "new", encode(payload), identity(payload))
-                    ledger.record(accept._replace(caller="gemini"))
+            move(url, 20)
 
-    api.answers(move)
+    api.answers(moved)
 
     said = parked("run", file(20), "--model", "old", "--concurrency", "1", "--out", str(tmp_path / "out.jsonl"))
 
@@ -144,3 +151,26 @@ def test_a_run_that_has_jobs_in_line_heeds_another_process_that_moves_them(parke
     assert said.status == 0
     assert "19 jobs that another process has moved meanwhile keep the model new, not old" in said.err.splitlines()
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 20
+
+
+def test_a_run_that_waits_at_the_pause_of_a_retired_model_runs_what_another_process_moves(
+    parked, api, retired, file, url, tmp_path
+):
+    """Without waiting for its next try, which would be in five minutes."""
+
+    def operator():
+        ends = time.monotonic() + 30
+        while models(url) != {(State.PENDING, "old"): 3} or len(api.requests) < 3:
+            assert time.monotonic() < ends
+        move(url, 3)
+
+    jobs = file(3)
+    moves = threading.Thread(target=operator)
+    moves.start()
+    said = parked("run", jobs, "--model", "old", "--wait-until", "60s", "--concurrency", "1", "--out", str(tmp_path / "out.jsonl"))
+    moves.join()
+
+    assert said.status == 0
+    assert [request.model for request in api.requests] == ["old"] * 3 + ["new"] * 3
+    assert models(url) == {(State.SUCCEEDED, "new"): 3}
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 3

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -186,6 +190,50 @@ def test_a_run_that_waits_goes_on_by_itself_once_the_key_works_again(parked, api
     assert said.status == 0
     assert states(url) == {State.SUCCEEDED: 20}
     assert paused(url) == []
+
+
+def test_a_run_says_in_its_log_when_it_begins_to_wait_and_when_it_tries_again(parked, api, many, monkeypatch):
+    monkeypatch.setattr("parked.line.RESUME_S", 0.5)
+    monkeypatch.setenv("PARKED_LOG_FORMAT", "json")
+    asked = []
+
+    def mended_at_the_second_try(request):
+        asked.append(request)
+        return reply.bad_key() if len(asked) <= 4 else None
+
+    api.answers(mended_at_the_second_try)
+    err = parked("run", many(20), "--wait", "--concurrency", "1").err
+
+    said = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
+    assert [(told["event"], told["model"], told.get("reason")) for told in said if told["event"] != "paused"] == [
+        ("waiting", "*", "auth_invalid"), ("trying_again", "*", "auth_invalid"),
+        ("waiting", "*", "auth_invalid"), ("trying_again", "*", "auth_invalid"),
+        ("resumed", "*", None),
+    ]  # fmt: skip
+    assert [bool(re.fullmatch(r"\d{4}-\d\d-\d\dT[0-9:.]+Z", told["until"])) for told in said if "until" in told] == [
+        True, True
+    ]  # fmt: skip
+
+
+def test_a_run_that_is_killed_while_it_waits_leaves_its_jobs_pending_and_no_orphans(parked, api, many, url):
+    """Also those that have met the fault: their calls are over, and nobody runs them."""
+    api.answers(lambda request: reply.bad_key())
+    command = [sys.executable, "-m", "parked.cli", "run", many(20), "--wait", "--concurrency", "4"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=dict(os.environ)) as waiting:
+        try:
+            assert waiting.stderr is not None
+            next(line for line in waiting.stderr if " waiting " in line)
+            ends = time.monotonic() + 30
+            while states(url) != {State.PENDING: 20}:  # they are handed back within the commits that follow
+                assert time.monotonic() < ends
+        finally:
+            waiting.kill()
+
+    api.answers(None)
+    said = parked("run", many(20))
+
+    assert said.status == 0
+    assert states(url) == {State.SUCCEEDED: 20}
 
 
 def test_a_run_waits_no_longer_than_it_is_told(parked, api, many, url, monkeypatch):
