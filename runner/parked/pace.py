@@ -93,5 +93,6 @@ class Pace:
             self._cut(share * max(0, calls - but) / window_s, n=n, clean_at=now)
 
     def _cut(self, per_s: float, *, n: int, clean_at: float) -> None:
-        self.per_s = max(SLOWEST_PER_S, min(self.per_s or per_s, per_s))
+        slowest_per_s = min(SLOWEST_PER_S, self.ceiling_per_s or math.inf)
+        self.per_s = max(slowest_per_s, min(self.per_s or per_s, per_s))
         self._cut_n, self._step, self._clean_at = n, GROWTH, clean_at

@@ -121,6 +121,15 @@ def test_a_ceiling_is_start_and_bound():
     assert Pace(0.0).per_s == SLOWEST_PER_S
 
 
+def test_a_refusal_never_sets_a_pace_over_its_ceiling():
+    pace = Pace(ceiling_per_s=SLOWEST_PER_S / 10)
+    pace.started(0.0)
+
+    pace.refused(1.0, started_n=1, n=2, delay_s=1.0, until=2.0)
+
+    assert pace.per_s == SLOWEST_PER_S / 10
+
+
 def test_different_jobs_failing_in_a_row_close_the_gate_and_none_of_it_is_a_strike(calls):
     told = [calls.fail(job, 1.0) for job in range(WITNESSES)]
 

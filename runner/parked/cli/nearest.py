@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Callable, Collection
 from typing import Final
 
-MOST_PER_MINUTE: Final = 1e6
+# A call in ten minutes: what is slower is no pace, and would look like a run that hangs.
+PER_MINUTE: Final = (0.1, 1_000_000)
 
 
 def did_you_mean(name: str, names: Collection[str]) -> str:
@@ -35,12 +36,13 @@ def per_minute(text: str) -> float:
     Raises:
         argparse.ArgumentTypeError: it is no number, or none that makes sense.
     """
+    least, most = PER_MINUTE
     try:
         rate = float(text)
     except ValueError:
         rate = 0.0
-    if not 0 < rate <= MOST_PER_MINUTE:
-        raise argparse.ArgumentTypeError(f"must be a number of calls a minute, over 0, got {text!r}")
+    if not least <= rate <= most:
+        raise argparse.ArgumentTypeError(f"must be a number of calls a minute from {least} to {most}, got {text!r}")
     return rate
 
 

@@ -159,7 +159,7 @@ def test_a_run_that_waits_at_the_pause_of_a_retired_model_runs_what_another_proc
     """Without waiting for its next try, which would be in five minutes."""
 
     def operator():
-        ends = time.monotonic() + 30
+        ends = time.monotonic() + 90
         while models(url) != {(State.PENDING, "old"): 3} or len(api.requests) < 3:
             assert time.monotonic() < ends
         move(url, 3)
@@ -167,7 +167,9 @@ def test_a_run_that_waits_at_the_pause_of_a_retired_model_runs_what_another_proc
     jobs = file(3)
     moves = threading.Thread(target=operator)
     moves.start()
-    said = parked("run", jobs, "--model", "old", "--wait-until", "60s", "--concurrency", "1", "--out", str(tmp_path / "out.jsonl"))
+    said = parked(
+        "run", jobs, "--model", "old", "--wait-until", "2m", "--concurrency", "1", "--out", str(tmp_path / "out.jsonl")
+    )
     moves.join()
 
     assert said.status == 0

@@ -145,12 +145,14 @@ def test_what_was_left_over_in_another_batch_is_taken_up_beside_the_new_file(par
     assert states(url) == {State.SUCCEEDED: 20}
 
 
-def test_a_rate_below_one_call_a_minute_or_none_at_all_is_refused(parked, many):
-    for rate in ("0", "-3", "nan", "many"):
-        said = parked("run", many(1), "--rpm", rate)
+@pytest.mark.parametrize("rate", ["0", "-3", "1e-300", "0.05", "1e9", "inf", "nan", "many"])
+def test_a_rate_that_nobody_means_is_refused(parked, many, no_ledger, rate):
+    said = parked("run", many(1), "--rpm", rate)
 
-        assert said.status == 2
-        assert "--rpm" in said.err
+    assert said.status == 2
+    assert "--rpm" in said.err
+    assert f"a number of calls a minute from 0.1 to 1000000, got {rate!r}" in said.err
+    assert no_ledger()
 
 
 def test_a_time_to_wait_until_must_lie_ahead(parked, many):
