@@ -36,6 +36,7 @@ __all__ = [
     "text_of",
 ]
 
+_QUOTAS: Final = frozenset({Reason.RATE_LIMITED, Reason.DAILY_QUOTA_EXHAUSTED, Reason.NO_QUOTA})
 _CHAIN_LENGTH: Final = 20
 _ID_CHARS: Final = 200  # of an id of the server's
 _TOKEN_FAULT: Final = ("google.auth.RefreshError",)  # as what it is judged where gRPC found no token
@@ -280,7 +281,7 @@ def _deciding_quota(rule: HttpRule, found: ErrorEvidence) -> Quota | None:
 
 def _quota_scope(rule: HttpRule, found: ErrorEvidence) -> Scope | None:
     """A limit that isn't per model stops every job of the project."""
-    if rule.reason not in (Reason.RATE_LIMITED, Reason.NO_QUOTA) or not found.quotas:
+    if rule.reason not in _QUOTAS or not found.quotas:
         return rule.scope
     fitting = [quota for quota in found.quotas if _fits(rule.quota or "named", quota)]
     return Scope.MODEL if all(quota.per_model for quota in fitting) else Scope.PROJECT

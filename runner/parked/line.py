@@ -278,9 +278,10 @@ class Line:
         for gate in (self.gates.of(one.model), self.gates.all):
             gate.succeeded(now, started_n=one.begun_n, n=n, first=first)
             gate.ok_began_at = max(gate.ok_began_at, one.begun_at)
-        self._day_until.pop(one.model, None)
-        if one.begun_at >= self._before_day.get(one.model, (None, math.inf))[1]:
-            del self._before_day[one.model]  # the day wasn't over
+        for scope in (one.model, ALL):
+            self._day_until.pop(scope, None)
+            if one.begun_at >= self._before_day.get(scope, (None, math.inf))[1]:
+                del self._before_day[scope]  # the day wasn't over
         self._answering.add(one.model)
         cleared = self.doubts.succeeded(one.model, started_n=one.begun_n)
         for job in cleared.jobs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given, settings
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 
 from nights import DAY_LEFT_S, OK, Call, Night, Service, failed
 from parked.gates import Gates
+from parked.pauses import ALL
 from parked.policy import Policy
-from parked.verdict import Reason
+from parked.verdict import Reason, Scope
 
 PER_DAY = "GenerateRequestsPerDayPerProjectPerModel-FreeTier"
 PER_MINUTE = "GenerateRequestsPerMinutePerProjectPerModel"
@@ -140,11 +142,30 @@ def test_the_days_quota_pauses_until_its_reset_with_nothing_parked():
     assert all_answered(again)
 
 
+def test_the_days_quota_of_a_whole_project_pauses_all_its_models():
+    def answer(call: Call):
+        if call.at >= 10:
+            verdict = failed(Reason.DAILY_QUOTA_EXHAUSTED, quota_id="GenerateRequestsPerDayPerProject-FreeTier")
+            return replace(verdict, scope=Scope.PROJECT), 0.1
+        return steady(call)
+
+    night = Night(jobs(2000, "a", "b"), answer).run()
+
+    assert not night.parked
+    assert [(pause.scope, pause.reason) for pause in night.pauses] == [(ALL, Reason.DAILY_QUOTA_EXHAUSTED)]
+    assert night.calls_between(10, 1e9) <= 64
+    assert night.gates.all.pace.per_s is None
+    again = Night({job: night.jobs[job] for job in night.pending}, steady, strikes=night.strikes).run()
+    assert all_answered(again)
+
+
+@pytest.mark.parametrize("scope", [Scope.MODEL, Scope.PROJECT])
 @pytest.mark.parametrize("workers", [8, 64])
-def test_a_quota_per_day_that_was_a_minutes_pauses_nothing(workers):
+def test_a_quota_per_day_that_was_a_minutes_pauses_nothing(workers, scope):
     def answer(call: Call):
         if 10 <= call.at < 46:
-            return failed(Reason.DAILY_QUOTA_EXHAUSTED, retry_after_s=46 - call.at, quota_id=PER_DAY), 0.1
+            verdict = failed(Reason.DAILY_QUOTA_EXHAUSTED, retry_after_s=46 - call.at, quota_id=PER_DAY)
+            return replace(verdict, scope=scope), 0.1
         return steady(call)
 
     night = Night(jobs(600), answer, workers=workers).run()
