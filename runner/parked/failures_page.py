@@ -18,8 +18,13 @@ This page is made from the tables in `runner/parked/verdict.py` and `runner/park
 
 A failure has a **reason**. The reason fixes its **kind**: `retryable` (the same request may succeed later),
 `permanent` (it can't until somebody changes input, configuration or code) or `unknown` (no evidence). The **scope**
-says whose fault it is: this job's, the model's, or the whole project's. `rate_limited` and `no_quota` have the scope
-`project` where the limit that the API names is not per model.
+says whose fault it is: this job's, the model's, or the whole project's. `rate_limited`, `daily_quota_exhausted` and
+`no_quota` have the scope `project` where the limit that the API names is not per model.
+
+What parked does is told of a run of many jobs, where others show whose fault it is. A job that runs alone
+(`Runner.run`) has nobody to ask: it waits for what the server names, and is parked where a run would pause. Jobs that a
+pause leaves are pending ([Quotas, outages and pauses](operating.md#quotas-outages-and-pauses)). After twenty different
+jobs in a row that fail alike, whatever the reason, some others are tried, and where these do so too, the model pauses.
 
 ## Reasons
 """

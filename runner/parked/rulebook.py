@@ -6,6 +6,8 @@ from typing import Final
 
 from parked import rules
 from parked.answers import TRUNCATED, WHOLE
+from parked.pauses import ITS_OWN_PERHAPS, OUTAGE, STAYS_HERE
+from parked.policy import MAX_REFUSALS
 from parked.rules import ExceptionRule, HttpRule, ShapeRule, ValueRule
 from parked.verdict import MEANINGS, Kind, Reason, Scope
 
@@ -57,13 +59,26 @@ def evidence_text(rule: Rule) -> str:
 
 
 def what_parked_does(reason: Reason) -> str:
+    """Return what a run of many jobs does; one that runs alone is parked where that would wait or pause."""
     meaning = MEANINGS[reason]
+    if reason in STAYS_HERE:
+        return "stops this process once several jobs agree; parks none"
+    if meaning.kind is Kind.PERMANENT and meaning.scope is not Scope.JOB:
+        what = "all models" if meaning.scope is Scope.PROJECT else "the model"
+        only_one = ", or is the only one" if reason in ITS_OWN_PERHAPS else ""
+        return f"pauses {what} once several jobs agree; parks only a job that meets it while others do not{only_one}"
+    if meaning.kind is Kind.PERMANENT:
+        return "parks at once"
     if meaning.kind is Kind.UNKNOWN:
         return "tries at most twice, then parks"
-    if meaning.kind is Kind.PERMANENT:
-        return "parks at once" if meaning.scope is Scope.JOB else "parks at once; more jobs would fail alike"
     if reason is Reason.DAILY_QUOTA_EXHAUSTED:
-        return "retries up to max_attempts; a parked one is not replayed before midnight Pacific time"
+        return "tries once after a minute, then pauses until midnight Pacific time; parks none"
+    if reason is Reason.RATE_LIMITED:
+        return f"waits with all jobs of the model; parks one that is refused {MAX_REFUSALS} times while others succeed"
+    if reason in OUTAGE:
+        return (
+            "retries up to max_attempts, then parks; waits with all jobs where several meet it, and counts it for none"
+        )
     return "retries up to max_attempts, then parks"
 
 

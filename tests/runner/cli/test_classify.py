@@ -43,8 +43,8 @@ def test_a_verdict_is_explained_with_its_rule_and_what_to_do(paste):
         "delay      none asked for",
         "class      exhausted:503, once it is parked",
         "means      503, the model is overloaded",
-        "parked     retries up to max_attempts, then parks; waits with all jobs where several meet it, and counts it for"
-        " none",
+        "parked     retries up to max_attempts, then parks;"
+        " waits with all jobs where several meet it, and counts it for none",
         "what to do replay once it has passed; switch model if it lasts",
     ]
     assert "rule       http.503\nlooks at   status 503, 529\nsource     https://" in said.out
