@@ -35,11 +35,11 @@ class Gates:
             gate = self._of[model] = Gate(Pace(ceiling_per_s=self._ceiling_per_s))
         return gate
 
-    def start_at(self, model: str, per_s: float) -> None:
+    def start_at(self, model: str, per_s: float, *, learnt_at: float) -> None:
         """Begin with a pace that was kept from an earlier run, where this one has none: neither learned nor given."""
         gate = self.of(model)
         if gate.pace.per_s is None:
-            gate.pace = Pace(per_s)
+            gate.pace = Pace(per_s, learnt_at=learnt_at)
 
     def known(self) -> dict[str, Gate]:
         return self._of

@@ -15,7 +15,7 @@ from typing import Final
 
 from parked.gate import PROBE_S, RUN_START, Gate, Why
 from parked.gates import Gates
-from parked.news import Forgiven, GateMoved, Go, Leaves, News, Pause, Rests, Resumed, TriesAgain, Wait, Waits
+from parked.news import Forgiven, GateMoved, Go, Leaves, News, PaceKept, Pause, Rests, Resumed, TriesAgain, Wait, Waits
 from parked.pace import Pace
 from parked.pauses import ALL, OUTAGE, QUOTA, Doubt, Doubts, Step, covers, is_everybodys, scope_of
 from parked.policy import MAX_REFUSALS, GiveUp, LetGo, Policy, Rest, Retry, Ruling, backoff_s, decide
@@ -131,6 +131,10 @@ class Line:
     def _come(self, job: int, model: str, strikes: int, failed_before: bool) -> InLine:
         self._order += 1
         one = self.jobs[job] = InLine(job, model, self._order, strikes, failed_before, came_with=strikes)
+        if model not in self._of:
+            pace = self.gates.of(model).pace
+            if pace.is_as_kept and pace.per_s is not None and pace.learnt_at is not None:
+                self.news.append(PaceKept(model, pace.per_s, pace.learnt_at))
         self._of[model] = self._of.get(model, 0) + 1
         return one
 

@@ -77,4 +77,12 @@ class GateMoved(NamedTuple):
     for_s: float
 
 
-News = Forgiven | Leaves | Rests | Pause | TriesAgain | Resumed | GateMoved
+class PaceKept(NamedTuple):
+    """The first job of a model has come in hand, whose pace comes from an earlier run."""
+
+    model: str
+    per_s: float
+    learnt_at: float  # by the clock of this run
+
+
+News = PaceKept | Forgiven | Leaves | Rests | Pause | TriesAgain | Resumed | GateMoved

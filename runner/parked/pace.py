@@ -19,14 +19,28 @@ GROWTH_MAX: Final = 0.5
 GROW_AFTER_CALLS: Final = 100
 GROW_AFTER_S: Final = (15.0, 60.0)  # at the earliest, at the latest
 SLOWEST_PER_S: Final = 1 / 30  # slower than that never recovers within a run
+KEPT_S: Final = 7 * 86_400.0  # a pace that was learnt longer ago tells nothing of a quota, a tier or a key of today
 LONG_DELAY_S: Final = 10.0  # a delay that long means that the window begins anew after it
+
+
+def is_kept(per_s: float | None, *, learnt_s: float) -> bool:
+    """Whether a run is to begin with this pace, learnt so long ago; negative if a clock was set back since."""
+    return per_s is not None and 0 < per_s < math.inf and abs(learnt_s) <= KEPT_S
 
 
 class Pace:
     """One model's pace: None until something has set it."""
 
-    def __init__(self, start_per_s: float | None = None, *, ceiling_per_s: float | None = None) -> None:
+    def __init__(
+        self,
+        start_per_s: float | None = None,
+        *,
+        ceiling_per_s: float | None = None,
+        learnt_at: float | None = None,
+    ) -> None:
+        """`start_per_s` was learnt in an earlier run, at `learnt_at` by the clock of this one; None: nobody knows."""
         self.ceiling_per_s = ceiling_per_s
+        self.learnt_at = learnt_at  # when a refusal last set it
         self.per_s = ceiling_per_s if start_per_s is None else max(SLOWEST_PER_S, start_per_s)
         if self.per_s is not None and ceiling_per_s is not None:
             self.per_s = min(self.per_s, ceiling_per_s)
@@ -41,11 +55,16 @@ class Pace:
     def never_cut(self) -> bool:
         return self._clean_at is None
 
+    @property
+    def is_as_kept(self) -> bool:
+        """Whether it comes from an earlier run, and nobody has gone by it in this one."""
+        return self._clean_at == -math.inf
+
     def wait_s(self, now: float) -> float:
         """Return how long until the next call is due, in seconds; the pace grows by being asked."""
         if self.per_s is None:
             return 0.0
-        if self._clean_at == -math.inf:  # a pace that was kept from an earlier run: its first step counts from here
+        if self.is_as_kept:  # a pace that was kept from an earlier run: its first step counts from here
             self._clean_at = now
         shortest_s, longest_s = GROW_AFTER_S
         if self._clean_at is not None and now - self._clean_at >= min(
@@ -79,7 +98,7 @@ class Pace:
         seen = calls / WINDOW_S if span_s >= WINDOW_S else calls / max(span_s + delay_s, 0.05)
         if old is not None:
             seen = min(old, seen if calls >= BLIND else max(seen, old * BLIND_CUT))
-        self._cut(CUT * seen, n=n, clean_at=now + delay_s)
+        self._cut(CUT * seen, now, n=n, clean_at=now + delay_s)
         if old is None or delay_s >= LONG_DELAY_S:
             self._measured_since = until
 
@@ -90,9 +109,9 @@ class Pace:
         """
         if started_n > self._cut_n:
             calls = sum(at >= now - window_s for at in self._begun)
-            self._cut(share * max(0, calls - but) / window_s, n=n, clean_at=now)
+            self._cut(share * max(0, calls - but) / window_s, now, n=n, clean_at=now)
 
-    def _cut(self, per_s: float, *, n: int, clean_at: float) -> None:
+    def _cut(self, per_s: float, now: float, *, n: int, clean_at: float) -> None:
         slowest_per_s = min(SLOWEST_PER_S, self.ceiling_per_s or math.inf)
         self.per_s = max(slowest_per_s, min(self.per_s or per_s, per_s))
-        self._cut_n, self._step, self._clean_at = n, GROWTH, clean_at
+        self._cut_n, self._step, self._clean_at, self.learnt_at = n, GROWTH, clean_at, now

@@ -19,6 +19,7 @@ from parked.ledger import Ledger
 from parked.ledger import operations as op
 from parked.line import Line
 from parked.news import GateMoved, News, Pause, Resumed
+from parked.pace import is_kept
 from parked.pauses import ALL, OUTAGE, STAYS_HERE
 from parked.timing import Clock
 from parked.verdict import Reason
@@ -70,9 +71,10 @@ class Sharing:
         self._line.may_probe = self.may_probe
         with suppress(ParkedError):  # the ledger is away, or too old for this; the run finds out by itself
             consulted: op.Consulted = await self._channel.record(op.Consult())
+            now = self._on.clock.monotonic()
             for row in consulted.gates:
-                if row.pace_per_s is not None and 0 < row.pace_per_s < math.inf and row.model != ALL:
-                    self._line.gates.start_at(row.model, row.pace_per_s)
+                if row.model != ALL and is_kept(row.pace_per_s, learnt_s=row.pace_learnt_s):
+                    self._line.gates.start_at(row.model, row.pace_per_s or 0.0, learnt_at=now - row.pace_learnt_s)
             self._heed(consulted)
         self._task = asyncio.get_running_loop().create_task(self._keep_sharing())
 
@@ -244,6 +246,7 @@ def _state(model: str, gate: Gate, now: float) -> op.GateState:
         closed_for_s=max(0.0, gate.until - now) if why else 0.0,
         probe_interval_s=gate.probe_s,
         pace_per_s=None if gate.pace.never_cut else gate.pace.per_s,
+        pace_learnt_s=None if gate.pace.learnt_at is None else now - gate.pace.learnt_at,
         outage_for_s=None if gate.outage_since is None else now - gate.outage_since,
         success_began_s=None if gate.ok_began_at == -math.inf else now - gate.ok_began_at,
     )

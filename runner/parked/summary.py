@@ -20,6 +20,7 @@ from parked.job import State
 from parked.ledger.counters import Metric
 from parked.ledger.operations import JobRow
 from parked.ledger.store import Cause, CauseCount, Reader
+from parked.pace import KEPT_S, is_kept
 from parked.plain import printable
 from parked.reasons import explain, going_on
 
@@ -144,6 +145,16 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True)
+class Paced:
+    """At which pace the next run begins to call a model."""
+
+    model: str
+    per_minute: float
+    learnt_at: float  # when a refusal last set it
+    until: float  # when it is too old to be gone by
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     ledger: str  # the full name of the ledger that was read
     made_at: float
@@ -161,6 +172,7 @@ class Summary:
     # Of these, since the last scheduled summary; all of them if there was none. None: it is another time that "new"
     # counts from, and of that nobody has kept them.
     lately: Counts | None
+    paces: tuple[Paced, ...]
 
 
 def summarise(reader: Reader, *, where: str, since: float | None = None, now: float | None = None) -> Summary:
@@ -200,6 +212,11 @@ def summarise(reader: Reader, *, where: str, since: float | None = None, now: fl
         gates=gates,
         counts=counts,
         lately=lately,
+        paces=tuple(
+            Paced(pace.model, 60 * pace.per_s, pace.learnt_at, pace.learnt_at + KEPT_S)
+            for pace in reader.paces()
+            if is_kept(pace.per_s, learnt_s=now - pace.learnt_at)
+        ),
     )
 
 
@@ -236,6 +253,10 @@ def render(summary: Summary) -> str:
     for gate in summary.gates:
         why = _GATE_TEXT.get(gate.why, gate.why)
         lines.append(f"closed for {why}: {gate.model or 'all models'}, tried again {minute_text(gate.until)}")
+    lines += [
+        f"pace: {pace.model} begins at {pace.per_minute:.3g} calls a minute, learnt {minute_text(pace.learnt_at)}"
+        for pace in summary.paces
+    ]
     lines += _lately_lines(summary)
     return "\n".join(map(printable, lines))
 
@@ -314,6 +335,15 @@ def as_json(summary: Summary, commands: Sequence[str]) -> dict[str, Any]:
         ],
         "gates": [
             {"model": gate.model or None, "why": gate.why, "until": iso_text(gate.until)} for gate in summary.gates
+        ],
+        "paces": [
+            {
+                "model": pace.model,
+                "calls_per_minute": pace.per_minute,
+                "learnt_at": iso_text(pace.learnt_at),
+                "until": iso_text(pace.until),
+            }
+            for pace in summary.paces
         ],
         "recovered": lately and lately.recovered,
         "discarded": lately and lately.discarded,

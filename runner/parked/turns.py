@@ -16,7 +16,7 @@ from parked.ledger import operations as op
 from parked.line import Line
 from parked.logs import fields
 from parked.lone import NamedDelays
-from parked.news import Forgiven, GateMoved, Go, Leaves, News, Pause, Rests, Resumed, TriesAgain
+from parked.news import Forgiven, GateMoved, Go, Leaves, News, PaceKept, Pause, Rests, Resumed, TriesAgain
 from parked.policy import GiveUp, LetGo, Rest
 from parked.running import Stopped
 from parked.timing import Clock
@@ -216,6 +216,8 @@ class Dispatcher:
                     self._answer(job, rest)
                 case GateMoved(model, why, for_s):
                     self._say_gate(model, why, for_s)
+                case PaceKept():
+                    self._say_pace(one)
                 case Pause() | TriesAgain() | Resumed():
                     self._say_pause(one)
             for tell in self.heard:
@@ -231,6 +233,14 @@ class Dispatcher:
             _log.info("gate_reopened", extra=fields(model=model or "*"))
         else:
             _log.warning("gate_closed", extra=fields(model=model or "*", why=str(why), for_s=round(for_s, 1)))
+
+    def _say_pace(self, one: PaceKept) -> None:
+        learnt_at = self._on.clock.time() - (self._on.clock.monotonic() - one.learnt_at)
+        per_minute = round(60 * one.per_s, 1)
+        _log.info(
+            "begins_at_pace",
+            extra=fields(model=one.model, calls_per_minute=per_minute, learnt_at=iso_text(learnt_at)),
+        )
 
     def _say_pause(self, one: Pause | TriesAgain | Resumed) -> None:
         model = one.scope or "*"

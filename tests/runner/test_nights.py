@@ -93,7 +93,7 @@ def test_a_pace_that_was_kept_is_where_the_next_run_begins():
     learning = Night(jobs(300), fixed_minute(100)).run()
     kept = learning.gates.of("m").pace.per_s
     gates = Gates()
-    gates.start_at("m", kept)
+    gates.start_at("m", kept, learnt_at=0.0)
 
     night = Night(jobs(300), fixed_minute(100), gates=gates).run()
 

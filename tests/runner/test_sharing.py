@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 import time
 from contextlib import closing
@@ -123,6 +124,43 @@ def test_the_pace_of_a_run_is_where_the_next_one_begins(processes, ledger_url):
         return on.gates.of("m").pace.per_s
 
     assert asyncio.run(main()) == 3.0
+
+
+@pytest.mark.parametrize(("days", "begins_at"), [(6, 3.0), (8, None), (-6, 3.0)])
+def test_a_pace_is_gone_by_for_a_week_after_the_refusal_that_taught_it(processes, ledger_url, caplog, days, begins_at):
+    with parked.open_ledger(ledger_url) as ledger:
+        ledger.record(op.Consult((op.GateState("m", None, pace_per_s=3.0, pace_learnt_s=days * 86_400.0),)))
+    caplog.set_level(logging.INFO, logger="parked.gate")
+
+    async def ok(payload, model):
+        return "ok"
+
+    async def main():
+        on, pool = processes(ok)
+        await run(on, pool, "a-1", "a-2")
+        return on.gates.of("m").pace.per_s
+
+    assert asyncio.run(main()) == begins_at
+    said = [record.parked_fields for record in caplog.records if record.getMessage() == "begins_at_pace"]
+    assert [(told["model"], told["calls_per_minute"]) for told in said] == ([("m", 180.0)] if begins_at else [])
+
+
+def test_a_run_that_goes_by_a_pace_does_not_make_it_younger(processes, ledger_url):
+    with parked.open_ledger(ledger_url) as ledger:
+        ledger.record(op.Consult((op.GateState("m", None, pace_per_s=3.0, pace_learnt_s=6 * 86_400.0),)))
+
+    async def ok(payload, model):
+        return "ok"
+
+    async def main():
+        await run(*processes(ok), "a-1")
+
+    asyncio.run(main())
+
+    with parked.open_ledger(ledger_url) as ledger:
+        (row,) = [row for row in ledger.record(op.Consult()).gates if row.model == "m"]
+    assert row.pace_learnt_s == pytest.approx(6 * 86_400.0, abs=60)
+    assert row.changed_s < 60
 
 
 def test_a_gate_that_was_closed_when_the_clock_was_ahead_opens_in_its_time(processes, ledger_url):

@@ -379,7 +379,8 @@ class Books(ABC):
                 {
                     "model": gate.model, "reason": gate.why, "probe_interval_s": gate.probe_interval_s,
                     "closed_until": None if gate.why is None else self.now + gate.closed_for_s,
-                    "pace_per_s": gate.pace_per_s, "outage_since": self._ago(gate.outage_for_s),
+                    "pace_per_s": gate.pace_per_s, "pace_learnt_at": self._ago(gate.pace_learnt_s),
+                    "outage_since": self._ago(gate.outage_for_s),
                     "last_success_began_at": self._ago(gate.success_began_s), "now": self.now,
                 }
             )  # fmt: skip
@@ -391,8 +392,9 @@ class Books(ABC):
                 pace_per_s,
                 None if outage_since is None else self.now - outage_since,
                 self.now - changed_at,
+                self.now - (changed_at if learnt_at is None else learnt_at),
             )
-            for model, why, closed_until, pace_per_s, outage_since, changed_at in self.gates()
+            for model, why, closed_until, pace_per_s, outage_since, changed_at, learnt_at in self.gates()
         ]
         return [op.Consulted(gates, self.pauses(), self.now)] * len(rows)
 

@@ -444,6 +444,7 @@ class GateState(NamedTuple):
     closed_for_s: float = 0.0  # in an outage: until the next probe
     probe_interval_s: float = 0.0
     pace_per_s: float | None = None  # None: not known; what the row has is kept
+    pace_learnt_s: float | None = None  # how long ago a refusal last set it; None: nobody knows
     outage_for_s: float | None = None  # since its first closing
     success_began_s: float | None = None  # how long ago the last successful call began
 
@@ -479,6 +480,7 @@ class GateRow(NamedTuple):
     pace_per_s: float | None
     outage_for_s: float | None
     changed_s: float  # how long ago it was written
+    pace_learnt_s: float = 0.0  # how long ago a refusal last set the pace, where there is one
 
 
 class PauseRow(NamedTuple):

@@ -30,6 +30,7 @@ from parked.ledger.store import (
     Erasure,
     Filters,
     Imbalance,
+    KeptPace,
     Revision,
     Sent,
 )
@@ -259,6 +260,13 @@ class SqlReader(ABC):
 
     def pauses(self) -> list[PauseRow]:
         return pause_rows(self._ask("pauses_of_pending"))
+
+    def paces(self) -> list[KeptPace]:
+        return [
+            KeptPace(model, per_s, written_at if learnt_at is None else learnt_at)
+            for model, _, _, per_s, _, written_at, learnt_at in gate_columns(self._ask("gates"))
+            if model and per_s is not None
+        ]
 
     def gates(self) -> list[tuple[str, str | None, float | None]]:
         return [(model, why, closed_until) for model, why, closed_until, *_ in gate_columns(self._ask("gates"))]

@@ -22,7 +22,7 @@ LATEST: Final = 1e11  # UTC epoch seconds; no time that anybody means lies behin
 JOB_COLUMNS: Final = len(JobRow._fields)
 
 
-GateColumns = tuple[str, str | None, float | None, float | None, float | None, float]
+GateColumns = tuple[str, str | None, float | None, float | None, float | None, float, float | None]
 
 
 def job_row(columns: Iterable[Any]) -> JobRow:
@@ -50,10 +50,10 @@ def moment(value: Any) -> float | None:
 
 
 def gate_columns(rows: Iterable[Sequence[Any]]) -> list[GateColumns]:
-    """What is known of gates: (model, why, closed until, pace a second, outage since, when it was written)."""
+    """What is known of gates: (model, why, closed until, pace a second, outage since, when written, pace learnt)."""
     return [
-        (model, why, moment(closed_until), moment(pace_per_s), moment(outage_since), written_at)
-        for model, why, closed_until, pace_per_s, outage_since, changed_at in rows
+        (model, why, moment(closed_until), moment(pace_per_s), moment(outage_since), written_at, moment(learnt_at))
+        for model, why, closed_until, pace_per_s, outage_since, changed_at, learnt_at in rows
         if (written_at := moment(changed_at)) is not None
     ]
 

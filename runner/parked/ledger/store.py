@@ -194,6 +194,14 @@ class Revision(NamedTuple):
     note: str | None  # why it stands for the one before
 
 
+class KeptPace(NamedTuple):
+    """How fast a model was called last, after a refusal had told how much it takes."""
+
+    model: str
+    per_s: float
+    learnt_at: float  # when a refusal last set it
+
+
 class CounterRow(NamedTuple):
     """One label set of one family (`counters.py` says what `a` and `b` mean), summed over slots.
 
@@ -347,6 +355,10 @@ class Reader(Protocol):
     def leases(self) -> dict[str, int]: ...  # task -> owner id
     def pauses(self) -> list[op.PauseRow]:
         """Those that hold back a job: what leaves nothing pending is no pause."""
+        ...
+
+    def paces(self) -> list[KeptPace]:
+        """By model; also those that are too old to be gone by."""
         ...
 
     def gates(self) -> list[tuple[str, str | None, float | None]]:

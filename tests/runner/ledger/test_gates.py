@@ -43,6 +43,19 @@ def test_a_pace_that_nobody_knows_leaves_what_was_learned(ledger):
     assert (row.why, row.pace_per_s) == ("rate", 1.5)
 
 
+def test_when_a_pace_was_learnt_is_kept_as_long_as_the_pace(ledger, wall):
+    consulted(ledger, op.GateState("m", None, pace_per_s=1.5, pace_learnt_s=100.0))
+    wall.now += 50.0
+    consulted(ledger, op.GateState("m", "rate", closed_for_s=9.0))
+
+    (row,) = consulted(ledger).gates
+    assert (row.pace_per_s, row.pace_learnt_s, row.changed_s) == (1.5, 150.0, 0.0)
+
+    consulted(ledger, op.GateState("m", None, pace_per_s=1.2, pace_learnt_s=1.0))
+    with ledger.ask() as reader:
+        assert reader.paces() == [("m", 1.2, wall.now - 1.0)]
+
+
 def test_of_two_that_would_probe_one_goes_and_the_other_waits(ledger, wall, us, them):
     consulted(ledger, CLOSED)
 

@@ -436,20 +436,24 @@ ON CONFLICT (name) DO UPDATE SET value = excluded.value, set_at = excluded.set_a
 -- name: set_gate
 -- Tell how a gate stands. A pace that isn't known leaves what was learned.
 INSERT INTO parked.gates (
-    model, reason, closed_until, probe_interval_s, pace_per_s, outage_since, last_success_began_at, changed_at
+    model, reason, closed_until, probe_interval_s, pace_per_s, pace_learnt_at, outage_since, last_success_began_at,
+    changed_at
 ) VALUES (
     %(model)s, %(reason)s::text, %(closed_until)s::float8, %(probe_interval_s)s::float8, %(pace_per_s)s::float8,
-    %(outage_since)s::float8, %(last_success_began_at)s::float8, %(now)s
+    %(pace_learnt_at)s::float8, %(outage_since)s::float8, %(last_success_began_at)s::float8, %(now)s
 )
 ON CONFLICT (model) DO UPDATE
    SET reason = excluded.reason, closed_until = excluded.closed_until, probe_interval_s = excluded.probe_interval_s,
-       pace_per_s = coalesce(excluded.pace_per_s, gates.pace_per_s), outage_since = excluded.outage_since,
+       pace_per_s = coalesce(excluded.pace_per_s, gates.pace_per_s),
+       pace_learnt_at = CASE WHEN excluded.pace_per_s IS NULL THEN gates.pace_learnt_at ELSE excluded.pace_learnt_at END,
+       outage_since = excluded.outage_since,
        last_success_began_at = coalesce(excluded.last_success_began_at, gates.last_success_began_at),
        changed_at = excluded.changed_at;
 
 -- name: gates
--- How all gates were last told to stand.
-SELECT model, reason, closed_until, pace_per_s, outage_since, changed_at FROM parked.gates ORDER BY model;
+-- How all gates were last told to stand. Before 0004 nobody noted when a pace was learnt; not after this, at least.
+SELECT model, reason, closed_until, pace_per_s, outage_since, changed_at, coalesce(pace_learnt_at, changed_at)
+  FROM parked.gates ORDER BY model;
 
 -- name: claim_probe
 -- Be the one who probes.
@@ -877,7 +881,7 @@ COPY parked.counters ({columns_of_counters}) FROM STDIN;
 
 -- name: columns_of_gates
 model, reason, closed_until, probe_interval_s, pace_per_s, outage_since, prober, probe_began_at,
-last_success_began_at, changed_at
+last_success_began_at, changed_at, pace_learnt_at
 
 -- name: rows_of_gates
 SELECT {columns_of_gates} FROM parked.gates ORDER BY model COLLATE "C";

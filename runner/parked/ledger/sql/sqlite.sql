@@ -349,19 +349,24 @@ ON CONFLICT (name) DO UPDATE SET value = excluded.value, set_at = excluded.set_a
 -- name: set_gate
 -- Tell how a gate stands. A pace that isn't known leaves what was learned.
 INSERT INTO gates (
-    model, reason, closed_until, probe_interval_s, pace_per_s, outage_since, last_success_began_at, changed_at
+    model, reason, closed_until, probe_interval_s, pace_per_s, pace_learnt_at, outage_since, last_success_began_at,
+    changed_at
 ) VALUES (
-    :model, :reason, :closed_until, :probe_interval_s, :pace_per_s, :outage_since, :last_success_began_at, :now
+    :model, :reason, :closed_until, :probe_interval_s, :pace_per_s, :pace_learnt_at, :outage_since,
+    :last_success_began_at, :now
 )
 ON CONFLICT (model) DO UPDATE
    SET reason = excluded.reason, closed_until = excluded.closed_until, probe_interval_s = excluded.probe_interval_s,
-       pace_per_s = coalesce(excluded.pace_per_s, gates.pace_per_s), outage_since = excluded.outage_since,
+       pace_per_s = coalesce(excluded.pace_per_s, gates.pace_per_s),
+       pace_learnt_at = CASE WHEN excluded.pace_per_s IS NULL THEN gates.pace_learnt_at ELSE excluded.pace_learnt_at END,
+       outage_since = excluded.outage_since,
        last_success_began_at = coalesce(excluded.last_success_began_at, gates.last_success_began_at),
        changed_at = excluded.changed_at;
 
 -- name: gates
--- How all gates were last told to stand.
-SELECT model, reason, closed_until, pace_per_s, outage_since, changed_at FROM gates ORDER BY model;
+-- How all gates were last told to stand. Before 0004 nobody noted when a pace was learnt; not after this, at least.
+SELECT model, reason, closed_until, pace_per_s, outage_since, changed_at, coalesce(pace_learnt_at, changed_at)
+  FROM gates ORDER BY model;
 
 -- name: claim_probe
 -- Be the one who probes.
@@ -786,14 +791,14 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: columns_of_gates
 model, reason, closed_until, probe_interval_s, pace_per_s, outage_since, prober, probe_began_at,
-last_success_began_at, changed_at
+last_success_began_at, changed_at, pace_learnt_at
 
 -- name: rows_of_gates
 SELECT {columns_of_gates} FROM gates ORDER BY model;
 
 -- name: fill_gates
 INSERT INTO gates ({columns_of_gates})
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: columns_of_pauses
 pipeline, model, reason, fault_began_at, since, until, owner_id

@@ -1,0 +1,4 @@
+-- additive
+
+-- When a refusal last set a gate's pace: a pace that was learnt long ago tells nothing of the quota as it is.
+ALTER TABLE gates ADD COLUMN pace_learnt_at REAL;
