@@ -29,14 +29,12 @@ from parked.ledger.labels import OTHER, Labels
 from parked.ledger.operations import OwnerRow
 from parked.ledger.store import CounterRow, Reader
 from parked.logs import fields
-from parked.verdict import Reason
 from parked_exporter import metrics
-from parked_exporter.metrics import METRICS, AuditFound, OwnSpec, Readings, Series, Spec, Type
+from parked_exporter.metrics import EVERY, METRICS, AuditFound, OwnSpec, Readings, Series, Spec, Type
 
 # Below Prometheus's usual scrape timeout of 10 s, so that it gets `parked_ledger_up 0` and not a failed scrape.
 DEADLINE_S: Final = 8.0
 MAX_LABEL_CHARS: Final = 128
-EVERY: Final = "*"  # as a model: all of them
 LOST_WINDOW_S: Final = 24 * 3600.0  # owners that were lost longer ago are history
 
 log = logging.getLogger(__name__)
@@ -78,10 +76,7 @@ def _read(reader: Reader, *, tasks: Sequence[str], now: float) -> Readings:
         audit=AuditFound.from_mark(reader.mark(metrics.AUDIT_MARK)),
         task_successes={task: at for task, at in marks.items() if at is not None},
         leases={task: _holder(owners[id]) for task, id in reader.leases().items()},
-        pauses=[
-            (*_pair(labels, row.pipeline, row.model), row.reason if row.reason in set(Reason) else OTHER)
-            for row in reader.pauses()
-        ],
+        pauses=[(*_pair(labels, row.pipeline, row.model), metrics.reason_label(row.reason)) for row in reader.pauses()],
         gates=list(_gates(reader, {row.model for row in counters[Metric.JOBS_ACCEPTED]}, now)),
     )
 

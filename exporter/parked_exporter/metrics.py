@@ -23,10 +23,16 @@ from parked.rules import HTTP_RULES
 from parked.verdict import MEANINGS, Disposition, Kind, Reason
 
 AUDIT_MARK: Final = "audit"
+EVERY: Final = "*"  # as a model: all of them
 
 
 _JOB: Final = ("pipeline", "model")
 _PARKED: Final = (*_JOB, "error_class", "reason")
+
+
+def reason_label(reason: str) -> str:
+    """A reason that only a newer parked knows is `other`."""
+    return reason if reason in set(Reason) else OTHER
 
 
 def task_mark(task: str) -> str:
@@ -235,8 +241,11 @@ def owners_by_state(readings: Readings) -> Iterator[Series]:
 
 
 def pauses(readings: Readings) -> Iterator[Series]:
-    for pipeline, model, reason in sorted(set(readings.pauses)):
-        yield Series({"pipeline": pipeline, "model": model, "reason": reason}, 1)
+    """Those that are, and as 0 those that ever were: one that ended would look like a target that was lost."""
+    ever = {(row.pipeline, row.model or EVERY, reason_label(row.a)) for row in readings.counters.get(Metric.PAUSES, ())}
+    for pipeline, model, reason in sorted(ever | set(readings.pauses)):
+        is_paused = (pipeline, model, reason) in readings.pauses
+        yield Series({"pipeline": pipeline, "model": model, "reason": reason}, is_paused)
 
 
 def gates(readings: Readings) -> Iterator[Series]:
@@ -342,7 +351,7 @@ METRICS: Final = (
     ),
     Spec(
         "parked_pipeline_paused", Type.GAUGE, ("pipeline", "model", "reason"),
-        "Whether nothing of the pipeline's model (*: of all) is started, for a fault that every job would meet: 1.",
+        "Whether nothing of the pipeline's model (*: of all) is started, for a fault that all jobs would meet: 1 or 0.",
         pauses,
     ),
     Spec(

@@ -411,6 +411,7 @@ class Books(ABC):
         for row in rows:
             until = None if row.for_s is None else self.now + row.for_s
             self.note_pause(row, fault_began_at=self.now - row.began_s, until=until)
+            self.tally.add([Move(Metric.PAUSES, row.pipeline, row.model, row.reason, "", 1)])
         return [None] * len(rows)
 
     def clear_pause(self, rows: Sequence[op.ClearPause]) -> list[bool]:

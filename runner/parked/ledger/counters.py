@@ -31,6 +31,7 @@ class Metric(StrEnum):
     ATTEMPTS = "attempts"
     ATTEMPT_DURATION = "attempt_duration"
     TOKENS = "tokens"
+    PAUSES = "pauses"  # by each process that paused
     LAST_ACCEPTED = "last_accepted"  # the gauges of time hold epoch seconds
     LAST_SUCCESS = "last_success"
     LAST_PARKED = "last_parked"
@@ -48,6 +49,7 @@ FAMILIES: Final[dict[Metric, Family]] = {
     Metric.ATTEMPTS: Family("kind", "reason"),
     Metric.ATTEMPT_DURATION: Family("kind", "upper bound in s, or `sum`"),
     Metric.TOKENS: Family("direction", "kind"),
+    Metric.PAUSES: Family("reason", ""),
     Metric.LAST_ACCEPTED: Family("", "", is_gauge=True, per_model=False),
     Metric.LAST_SUCCESS: Family("", "", is_gauge=True, per_model=False),
     Metric.LAST_PARKED: Family("error_class", "", is_gauge=True, per_model=False),

@@ -17,6 +17,7 @@ from parked.ledger import open_ledger
 from parked.ledger.store import Filters
 from parked.simulator import replies as reply
 from parked_exporter.collector import look
+from parked_exporter.metrics import pauses
 
 
 @pytest.fixture(autouse=True)
@@ -175,6 +176,25 @@ def test_the_summary_and_the_metrics_tell_of_a_pause(parked, api, many, url):
     (pause,) = json.loads(parked("summary", "--json").out)["pauses"]
     assert (pause["pipeline"], pause["model"], pause["reason"]) == ("nightly", None, "auth_invalid")
     assert look(url, tasks=()).pauses == [("nightly", "*", "auth_invalid")]
+
+
+def test_the_series_of_a_pause_goes_to_0_when_it_is_over(parked, api, many, url):
+    """One that ended would look like a target that was lost, and nothing could be said of it afterwards."""
+    pause = {"pipeline": "default", "model": "*", "reason": "auth_invalid"}
+
+    def series():
+        return [(one.labels, one.value) for one in pauses(look(url, tasks=()))]
+
+    parked("run", many(10))
+    assert series() == []
+
+    api.answers(lambda request: reply.bad_key())
+    parked("run", many(20))
+    assert series() == [(pause, 1)]
+
+    api.answers(None)
+    parked("run", many(20))
+    assert series() == [(pause, 0)]
 
 
 def test_a_run_that_waits_goes_on_by_itself_once_the_key_works_again(parked, api, many, url, monkeypatch):
