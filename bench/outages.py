@@ -328,7 +328,8 @@ def scenarios() -> list[Scenario]:
                     for_all({"when": {"from_s": 3, "model": OTHER_MODEL}, "reply": "model_not_found"}),
                     prompts(1000),
                     models=(MODEL, OTHER_MODEL),
-                )
+                ),
+                Night(for_all({"when": {"model": OTHER_MODEL}, "reply": "model_not_found"}), prompts(1000)),
             ],
             lambda seen, _: {
                 "the other's all answered": all(
@@ -336,6 +337,7 @@ def scenarios() -> list[Scenario]:
                 ),
                 "0 parked": seen.parked() == 0,
                 "exit 4": seen.exits[0] == 4,
+                "with another model: all answered": seen.answered(1) == 1000 and seen.exits[1] == 0,
             },
             speeds="0:2",
             ideal_s=1000 * ANSWER_S / 64,

@@ -14,10 +14,11 @@ import pytest
 
 from parked.job import State
 from parked.ledger import open_ledger
+from parked.ledger import operations as op
 from parked.ledger.store import Filters
 from parked.simulator import replies as reply
 from parked_exporter.collector import look
-from parked_exporter.metrics import pauses
+from parked_exporter.metrics import gates, pauses
 
 
 @pytest.fixture(autouse=True)
@@ -195,6 +196,18 @@ def test_the_series_of_a_pause_goes_to_0_when_it_is_over(parked, api, many, url)
     api.answers(None)
     parked("run", many(20))
     assert series() == [(pause, 0)]
+
+
+def test_the_series_of_a_gate_goes_to_0_when_it_is_open_again(parked, many, url):
+    parked("submit", many(1))
+
+    def series(why):
+        with open_ledger(url) as ledger:
+            ledger.record(op.Consult((op.GateState("gemini-3.5-flash", why, closed_for_s=60.0),)))
+        return {one.labels["reason"]: one.value for one in gates(look(url, tasks=()))}
+
+    assert series("rate") == {"rate": 1, "outage": 0}
+    assert series(None) == {"rate": 0, "outage": 0}
 
 
 def test_a_run_that_waits_goes_on_by_itself_once_the_key_works_again(parked, api, many, url, monkeypatch):
