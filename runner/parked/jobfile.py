@@ -109,6 +109,10 @@ class Scan:
         row = self._index.execute("SELECT line FROM seen WHERE job_id = ?", (job_id,)).fetchone()
         return None if row is None else int(row[0])
 
+    def names(self, model: str) -> bool:
+        """Whether a job of the file is for that model."""
+        return self._index.execute("SELECT 1 FROM seen WHERE model = ? LIMIT 1", (model,)).fetchone() is not None
+
     def _check(self, number: int, raw: bytes, check_payload: Callable[[Any], None] | None) -> None:
         """Take one line up, or raise `InvalidJob` with what is wrong with it."""
         job = _job(raw, self._default_model)

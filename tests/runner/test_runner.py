@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -69,6 +70,19 @@ def test_a_job_that_stays_overloaded_is_parked_with_its_whole_history(
     assert [(a.number, a.reason, a.status, a.strike) for a in attempts("a-1")] == [
         (n, "overloaded", 503, True) for n in (1, 2, 3, 4)
     ]
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_pending_job_is_run_with_the_model_that_is_named_now(runner, ledger, many):
+    def call(payload, model):
+        return model
+
+    pending = runner(call)._on.accept(replace(JOB, model="retired"))
+    ledger.record(pending)
+
+    (outcome,) = runner(call).run_many([JOB]) if many else [runner(call).run(JOB)]
+
+    assert (outcome.state, outcome.answer) == (State.SUCCEEDED, "m")
 
 
 def test_a_permanent_failure_costs_one_call(runner, gemini, simulator):

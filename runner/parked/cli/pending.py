@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from parked.cli.output import counted, hint
+from parked.cli.output import OTHER_MODEL, command_line, counted, flag, hint
 from parked.clock import minute_text, span_text
 from parked.job import State
 
@@ -61,6 +62,22 @@ def waiting_text(waits: Waits | None) -> str:
     if waits.why == "outage":
         return f"waiting {length} to see whether {model} answers again"
     return f"paused ({waits.why}): one job tries in {length}"
+
+
+def command_for_pending(
+    args: argparse.Namespace, ledger: Ledger, command: str, *, pipeline: str | None, model: str
+) -> str:
+    """Return the command that gives another model to what waits longest for this one: with the file of its batch."""
+    from parked.ledger.store import Filters
+
+    with ledger.ask() as reader:
+        filters = Filters(pipeline=pipeline, model=model)
+        row = next(iter(reader.jobs(filters, states=(State.PENDING,), limit=1)), None)
+    names = [("--pipeline", pipeline), ("--batch", None)] if row is None else [
+        ("--pipeline", row.pipeline), ("--batch", row.batch),
+    ]  # fmt: skip
+    words = [word for name, value in names if value for word in flag(name, value)]
+    return command_line(args, command, "JOBS", *words, "--model", OTHER_MODEL)
 
 
 def tell_pending(ledger: Ledger, *, pipeline: str | None, go_on: str) -> int:

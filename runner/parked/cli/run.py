@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from parked.cli.drain import Drain, tell_lost
 from parked.cli.nearest import per_minute, whole_number
 from parked.cli.output import command_line, flag, hint, put_json, same_command
-from parked.cli.pending import Pauses, tell_orphans, tell_pending, waiting_text
+from parked.cli.pending import Pauses, command_for_pending, tell_orphans, tell_pending, waiting_text
 from parked.cli.progress import Progress, progress
 from parked.cli.taking_on import (
     OtherModels,
@@ -258,9 +258,12 @@ class _Work:
 
     def _with_another_model(self, model: str) -> str:
         """What to type so that what is pending for a model is run with another."""
-        if model == self._args.model:
-            return same_command(self._args, but_model=model)
-        return f"name another model in the lines of {self._args.jobs}, and the same command again"
+        args = self._args
+        if model == args.model:
+            return same_command(args, but_model=model)
+        if self._scanned.names(model):
+            return f"name another model in the lines of {args.jobs}, and the same command again"
+        return command_for_pending(args, self._ledger, "run", pipeline=args.pipeline, model=model)
 
     def exit(self) -> int:
         if self._failure is not None:

@@ -13,8 +13,8 @@ from parked.cli.drain import Drain, tell_lost
 from parked.cli.exits import Exit
 from parked.cli.ledgers import existing_ledger
 from parked.cli.nearest import whole_number
-from parked.cli.output import OTHER_MODEL, command_line, counted, flag, hint, put_json, same_command
-from parked.cli.pending import Pauses, tell_orphans, tell_pending
+from parked.cli.output import command_line, counted, flag, hint, put_json, same_command
+from parked.cli.pending import Pauses, command_for_pending, tell_orphans, tell_pending
 from parked.errors import SettingsError
 from parked.job import ANSWERED, State, check_name
 from parked.logs import fields
@@ -135,10 +135,7 @@ class _Work:
 
     def _with_another_model(self, model: str) -> str:
         """What to type so that what is pending for a model is run with another."""
-        words = [] if self._args.pipeline is None else flag("--pipeline", self._args.pipeline)
-        return (
-            f"with the file of these jobs, {command_line(self._args, 'submit', 'JOBS', *words, '--model', OTHER_MODEL)}"
-        )
+        return command_for_pending(self._args, self._ledger, "submit", pipeline=self._args.pipeline, model=model)
 
     def _find(self, called: Called) -> Running | None:
         try:

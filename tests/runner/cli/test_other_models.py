@@ -80,6 +80,18 @@ def test_where_the_lines_name_the_model_they_are_to_be_changed(parked, retired, 
     assert models(url) == {(State.SUCCEEDED, "new"): 20}
 
 
+def test_what_an_earlier_night_has_left_over_is_moved_with_the_file_of_its_batch(parked, retired, file, url):
+    parked("run", file(20), "--model", "old", "--batch", "monday")
+
+    said = parked("run", file(20), "--model", "new", "--batch", "tuesday")
+
+    assert said.status == 4
+    assert "parked run JOBS --pipeline default --batch monday --model OTHER-MODEL" in said.err
+
+    assert parked("run", file(20), "--model", "new", "--batch", "monday").status == 0
+    assert models(url) == {(State.SUCCEEDED, "new"): 40}
+
+
 def test_a_worker_names_the_command_that_hands_in_the_jobs_for_another_model(parked, retired, file, url):
     parked("submit", file(20), "--model", "old", "--pipeline", "nightly")
 
