@@ -105,7 +105,7 @@ def measure(ledgers: dict[str, Ledger], rounds: int) -> dict[tuple[str, str], fl
             took.setdefault((name, "claim"), []).append(time.perf_counter() - began)
             assert len(claimed.started) == CLAIMED
             began = time.perf_counter()
-            look(ledger.url, tasks=())
+            look(ledger.url)
             took.setdefault((name, "scrape"), []).append(time.perf_counter() - began)
     return {key: 1000 * median(values) for key, values in took.items()}
 

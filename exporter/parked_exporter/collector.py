@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 # --- one look into the ledger ------------------------------------------------------------------------------------
 
 
-def look(url: str, *, tasks: Sequence[str]) -> Readings:
+def look(url: str) -> Readings:
     """Read all that a scrape shows, in one snapshot. Neither creates a ledger nor migrates one.
 
     Raises:
@@ -54,34 +54,35 @@ def look(url: str, *, tasks: Sequence[str]) -> Readings:
     ledger = open_ledger(url, create=False, migrate=False, role="sidecar")
     try:
         with ledger.ask() as reader:
-            return _read(reader, tasks=tasks, now=time.time())
+            return _read(reader, now=time.time())
     finally:
         ledger.close()
 
 
-def _read(reader: Reader, *, tasks: Sequence[str], now: float) -> Readings:
+def _read(reader: Reader, *, now: float) -> Readings:
     counters: dict[Metric, list[CounterRow]] = defaultdict(list)
     for row in reader.counters(*FAMILIES):
         counters[Metric(row.metric)].append(row)
-    owners = {owner.id: owner for owner in reader.owners()}
-    alive = [owner for owner in owners.values() if owner.ended_at is None and owner.lost_at is None]
-    lost = [owner for owner in owners.values() if owner.lost_at is not None]
+    alive, lost = reader.owners_counted(since=now - LOST_WINDOW_S)
     labels = reader.labels()
-    marks = {task: reader.mark(metrics.task_mark(task)) for task in tasks}
     return Readings(
         ledger=reader.name,
         counters={metric: tuple(rows) for metric, rows in counters.items()},
         oldest={
             state: _by_label(reader.oldest(state), labels) for state in (State.PARKED, State.PENDING, State.RUNNING)
         },
-        owners={"alive": len(alive), "lost": sum(now - (owner.lost_at or 0) <= LOST_WINDOW_S for owner in lost)},
+        owners={"alive": alive, "lost": lost},
         audit=AuditFound.from_mark(reader.mark(metrics.AUDIT_MARK)),
-        task_successes={task: at for task, at in marks.items() if at is not None},
-        leases={task: _holder(owners[id]) for task, id in reader.leases().items()},
+        # Of all tasks, also of those that only other sidecars have switched on: each sidecar shows the same.
+        task_successes={
+            name.removeprefix(metrics.TASK_MARKS): at for name, at in reader.marks(metrics.TASK_MARKS).items()
+        },
+        leases={task: _holder(owner) for task, owner in reader.leases().items()},
         pauses=[
             (*_pair(labels, row.pipeline, row.model), row.reason if row.reason in set(Reason) else OTHER)
             for row in reader.pauses()
         ],
+        size_bytes=reader.size_bytes(),
         gates=list(_gates(reader, {row.model for row in counters[Metric.JOBS_ACCEPTED]}, now)),
     )
 

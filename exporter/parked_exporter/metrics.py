@@ -23,7 +23,7 @@ from parked.rules import HTTP_RULES
 from parked.verdict import MEANINGS, Disposition, Kind, Reason
 
 AUDIT_MARK: Final = "audit"
-
+TASK_MARKS: Final = "task:"  # what their names begin with
 
 _JOB: Final = ("pipeline", "model")
 _PARKED: Final = (*_JOB, "error_class", "reason")
@@ -31,7 +31,7 @@ _PARKED: Final = (*_JOB, "error_class", "reason")
 
 def task_mark(task: str) -> str:
     """The mark that holds when a scheduled task last succeeded, as epoch seconds."""
-    return f"task:{task}"
+    return TASK_MARKS + task
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,7 @@ class Readings:
     task_successes: Mapping[str, float]
     leases: Mapping[str, Mapping[str, Any]]  # task -> who holds it
     pauses: Sequence[tuple[str, str, str]] = ()  # pipeline, model (`*`: all), reason
+    size_bytes: int = 0
     gates: Sequence[tuple[str, str, bool]] = ()  # model (`*`: all), why, whether it is closed for that now
 
 
@@ -252,6 +253,10 @@ def task_successes(readings: Readings) -> Iterator[Series]:
         yield Series({"task": task}, at)
 
 
+def size(readings: Readings) -> Iterator[Series]:
+    yield Series({}, readings.size_bytes)
+
+
 # --- the table ---------------------------------------------------------------------------------------------------
 
 METRICS: Final = (
@@ -369,6 +374,11 @@ METRICS: Final = (
         "parked_task_last_success_timestamp_seconds", Type.GAUGE, ("task",),
         "When a scheduled task of a sidecar last succeeded.",
         task_successes,
+    ),
+    Spec(
+        "parked_ledger_bytes", Type.GAUGE, (),
+        "What the ledger takes up on the disk: the SQLite file and its WAL, or the tables of PostgreSQL.",
+        size,
     ),
 )  # fmt: skip
 

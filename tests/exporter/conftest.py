@@ -39,7 +39,7 @@ class Pipeline:
     name: str = "captions"
     model: str = "gemini-3.5-flash"
 
-    def start(self, job_id: str) -> op.Accepted:
+    def submit(self, job_id: str, *, start_for: int | None = None) -> op.Accepted:
         payload = {"contents": job_id}
         accepted: op.Accepted = self.ledger.record(
             op.Accept(
@@ -50,19 +50,18 @@ class Pipeline:
                 encode(payload),
                 identity(payload),
                 caller="tests:call",
-                start_for=self.ledger.owner_id,
+                start_for=start_for,
                 span=TRACE,
             )
         )
         return accepted
 
+    def start(self, job_id: str) -> op.Accepted:
+        return self.submit(job_id, start_for=self.ledger.owner_id)
+
     def succeed(self, job_id: str, *, duration_s: float = 0.3) -> op.JobRow:
         job = self.start(job_id)
-        closing = op.Closing(rule="ok", duration_s=duration_s, tokens_in=10, tokens_out=20, span=TRACE)
-        row: op.JobRow = self.ledger.record(
-            op.Answer(job.row.id, self.ledger.owner_id, job.attempt or 0, encode_answer({"text": "42"}), closing)
-        )
-        return row
+        return self._answer(job.row.id, job.attempt or 0, duration_s=duration_s)
 
     def park(self, job_id: str, *, error_class: str = "exhausted:503", reason: Reason = Reason.OVERLOADED) -> op.JobRow:
         job = self.start(job_id)
@@ -71,6 +70,28 @@ class Pipeline:
         )
         row: op.JobRow = self.ledger.record(
             op.Park(job.row.id, self.ledger.owner_id, job.attempt or 0, closing, error_class=error_class)
+        )
+        return row
+
+    def replay(self, job_id: str) -> op.JobRow:
+        """Run a parked job again, and have it answered."""
+        replay_id = self.ledger.record(op.OpenReplay("mend", "me", "{}"))
+        row: op.JobRow = self.ledger.record(op.Start(self._row(job_id).id, self.ledger.owner_id, replay_id)).row
+        return self._answer(row.id, row.calls, duration_s=0.3)
+
+    def discard(self, job_id: str) -> op.JobRow:
+        row: op.JobRow = self.ledger.record(op.Discard(self._row(job_id).id, "no longer wanted"))
+        return row
+
+    def _row(self, job_id: str) -> op.JobRow:
+        with self.ledger.ask() as reader:
+            (row,) = reader.jobs_by_key(job_id, pipeline=self.name, batch=None)
+            return row
+
+    def _answer(self, id: int, attempt: int, *, duration_s: float) -> op.JobRow:
+        closing = op.Closing(rule="ok", duration_s=duration_s, tokens_in=10, tokens_out=20, span=TRACE)
+        row: op.JobRow = self.ledger.record(
+            op.Answer(id, self.ledger.owner_id, attempt, encode_answer({"text": "42"}), closing)
         )
         return row
 

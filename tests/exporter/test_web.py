@@ -29,7 +29,7 @@ class Answered:
 def make_app(url):
     def make(*, host="127.0.0.1", external_url=None, token=TOKEN):
         access = Access.at(host, external_url=external_url, token=token)
-        return App(url, Lookout(lambda: look(url, tasks=["audit"])), None, access)
+        return App(url, Lookout(lambda: look(url)), None, access)
 
     return make
 
@@ -158,7 +158,7 @@ def test_without_a_ledger_the_sidecar_is_alive_but_not_ready_and_says_why(app, u
 
 
 def test_a_locked_ledger_is_down_at_the_deadline_and_up_again_once_it_is_free(url, ledger, locked):
-    lookout = Lookout(lambda: look(url, tasks=[]), deadline_s=0.1)
+    lookout = Lookout(lambda: look(url), deadline_s=0.1)
     app = App(url, lookout, None, Access.at("127.0.0.1", external_url=None, token=None))
 
     down = Answered(app, "/metrics")

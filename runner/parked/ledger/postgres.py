@@ -516,6 +516,9 @@ class PostgresReader(SqlReader):
                 self._connection.close()
                 cursor.close()
 
+    def size_bytes(self) -> int:
+        return int(self._value("room"))
+
     def many(self, values: Iterable[Any]) -> list[Any]:
         return [value.value if isinstance(value, Enum) else value for value in values]
 

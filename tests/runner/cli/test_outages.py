@@ -168,7 +168,7 @@ def test_the_summary_and_the_metrics_tell_of_a_pause(parked, api, many, url):
     )
     (pause,) = json.loads(parked("summary", "--json").out)["pauses"]
     assert (pause["pipeline"], pause["model"], pause["reason"]) == ("nightly", None, "auth_invalid")
-    assert look(url, tasks=()).pauses == [("nightly", "*", "auth_invalid")]
+    assert look(url).pauses == [("nightly", "*", "auth_invalid")]
 
 
 def test_a_run_that_waits_goes_on_by_itself_once_the_key_works_again(parked, api, many, url, monkeypatch):

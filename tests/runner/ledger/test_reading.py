@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from parked.errors import InvalidJob, JobConflict
@@ -171,6 +173,25 @@ def test_a_mark_keeps_any_json_value(ledger):
     with ledger.ask() as reader:
         assert reader.mark("last_summary") == {"at": 2.5}
         assert reader.mark("never") is None
+
+
+def test_marks_are_read_by_what_their_names_begin_with(ledger):
+    for name, value in [("task:sweep", 1.5), ("task:audit", 2.5), ("task", 3.5), ("audit", 4.5), ("ta_k:x", 5.5)]:
+        ledger.record(op.SetMark(name, value))
+
+    with ledger.ask() as reader:
+        assert reader.marks("task:") == {"task:audit": 2.5, "task:sweep": 1.5}
+
+
+def test_the_size_of_a_ledger_is_what_it_takes_up_on_the_disk(desk, ledger):
+    with ledger.ask() as reader:
+        before = reader.size_bytes()
+    desk.accept(payload=random.Random(1).randbytes(300_000).hex())
+    with ledger.ask() as reader:
+        after = reader.size_bytes()
+
+    assert before > 10_000
+    assert 300_000 < after - before < 2_000_000
 
 
 WHOLE = [
