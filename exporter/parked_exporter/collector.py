@@ -45,15 +45,17 @@ log = logging.getLogger(__name__)
 # --- one look into the ledger ------------------------------------------------------------------------------------
 
 
-def look(url: str) -> Readings:
+def look(url: str, *, patience_s: float = DEADLINE_S) -> Readings:
     """Read all that a scrape shows, in one snapshot. Neither creates a ledger nor migrates one.
+
+    A server is waited for so long for each answer, and left then: nothing piles up on one that hangs.
 
     Raises:
         LedgerUnavailable: it can't be read now.
     """
     ledger = open_ledger(url, create=False, migrate=False, role="sidecar")
     try:
-        with ledger.ask() as reader:
+        with ledger.ask(patience_s=patience_s) as reader:
             return _read(reader, now=time.time())
     finally:
         ledger.close()

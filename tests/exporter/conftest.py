@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -120,7 +119,7 @@ class Sidecar:
     process: subprocess.Popen[str]
     address: tuple[str, int] = ("", 0)
     lines: queue.Queue[str | None] = field(default_factory=queue.Queue)
-    seen: deque[str] = field(default_factory=deque)
+    passed_over: list[dict[str, Any]] = field(default_factory=list)
 
     def follow(self) -> None:
         assert self.process.stderr is not None
@@ -129,15 +128,22 @@ class Sidecar:
         self.lines.put(None)
 
     def event(self, name: str, **wanted: Any) -> dict[str, Any]:
-        """Wait for the next record of that event (with these fields) and return its fields."""
+        """Wait for the next record of that event (with these fields) and return its fields.
+
+        Records that were passed over in waiting for another event count as to come.
+        """
         deadline = time.monotonic() + PATIENCE_S
+        for record in self.passed_over:
+            if record.get("event") == name and wanted.items() <= record.items():
+                self.passed_over.remove(record)
+                return record
         while True:
             line = self.lines.get(timeout=max(0.01, deadline - time.monotonic()))
-            assert line is not None, f"the sidecar ended without {name}: {''.join(self.seen)}"
-            self.seen.append(line)
-            record = json.loads(line) if line.startswith("{") else {}
+            assert line is not None, f"the sidecar ended without {name}: {self.passed_over}"
+            record = json.loads(line) if line.startswith("{") else {"text": line}
             if record.get("event") == name and wanted.items() <= record.items():
                 return record
+            self.passed_over.append(record)
 
     def get(
         self, path: str, *, headers: Mapping[str, str] | None = None, method: str = "GET"

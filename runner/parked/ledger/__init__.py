@@ -226,10 +226,13 @@ class Ledger:
         return self._name
 
     @contextmanager
-    def ask(self) -> Iterator[Reader]:
-        """Ask questions of one consistent snapshot, on a connection that only asks. Don't keep it open for long."""
+    def ask(self, *, patience_s: float | None = None) -> Iterator[Reader]:
+        """Ask questions of one consistent snapshot, on a connection that only asks. Don't keep it open for long.
+
+        For one answer of a server it is waited `patience_s`; None: as long as it takes.
+        """
         try:
-            reader = self._database.reader()
+            reader = self._database.reader(patience_s=patience_s)
             try:
                 yield reader
             finally:

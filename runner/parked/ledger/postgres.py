@@ -28,7 +28,7 @@ from parked.ledger.moves import AttemptState, Change
 from parked.ledger.operations import JobRow
 from parked.ledger.postgres_schema import PostgresSchema, begin, set_up
 from parked.ledger.postgres_scrubbing import scrub
-from parked.ledger.postgres_server import ANOTHER_SESSION, BEGIN_READING, PATIENCE_S, Server
+from parked.ledger.postgres_server import ANOTHER_SESSION, BEGIN_READING, PATIENCE_S, SILENCE_S, Server
 from parked.ledger.reading import SqlReader
 from parked.ledger.rows import attempt_state, closing_columns, gate_columns, job_row, owner_row, pause_rows
 from parked.ledger.statements import load
@@ -486,10 +486,13 @@ class PostgresReader(SqlReader):
         super().__init__()
 
     @classmethod
-    def of(cls, server: Server) -> Self:
-        connection = server.connect()
+    def of(cls, server: Server, *, patience_s: float | None = None) -> Self:
+        begin = BEGIN_READING
+        if patience_s is not None:  # the server's own patience ends first: else it would go on for nobody
+            begin += f"; SET LOCAL statement_timeout = {round(1000 * patience_s)}".encode()
+        connection = server.connect(silence_s=None if patience_s is None else patience_s + 1)
         try:
-            connection.execute(BEGIN_READING, prepare=False)
+            connection.execute(begin, prepare=False)
             return cls(connection)
         except BaseException:
             connection.close()
@@ -566,15 +569,17 @@ class PostgresDatabase:
         return self._bring_up_to_date(create=True, upgrade=Upgrade.ALL)
 
     def _bring_up_to_date(self, *, create: bool, upgrade: Upgrade) -> Upgraded:
-        with closing(self._server.connect()) as connection:
+        # A step may take long and say nothing meanwhile; whoever makes none only looks which ones ran.
+        silence_s = SILENCE_S if upgrade is Upgrade.NONE and not create else None
+        with closing(self._server.connect(silence_s=silence_s)) as connection:
             schema = PostgresSchema(connection, self.where)
             return bring_up_to_date(schema, create=create, upgrade=upgrade, steps=migrations("postgres"))
 
     def store(self) -> PostgresStore:
         return PostgresStore(self._server, clock=self._clock)
 
-    def reader(self) -> PostgresReader:
-        return PostgresReader.of(self._server)
+    def reader(self, *, patience_s: float | None = None) -> PostgresReader:
+        return PostgresReader.of(self._server, patience_s=patience_s)
 
     def scrub(self) -> bool:
         return scrub(self._server)

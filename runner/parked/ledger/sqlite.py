@@ -514,7 +514,7 @@ class SqliteDatabase:
         except sqlite3.Error as exc:  # there is no store yet that could explain it
             raise self.explain(exc) from exc
 
-    def reader(self) -> SqliteReader:
+    def reader(self, *, patience_s: float | None = None) -> SqliteReader:
         reader = SqliteReader.of(self._path)
         if self._file is not None:
             try:

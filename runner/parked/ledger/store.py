@@ -55,7 +55,13 @@ class Database(Protocol):
         ...
 
     def store(self) -> Store: ...
-    def reader(self) -> Reader: ...
+    def reader(self, *, patience_s: float | None = None) -> Reader:
+        """`patience_s`: a server that takes longer for one answer is left; None: it may take as long as it likes.
+
+        A file answers, or fails by itself: whoever asks waits 30 s at most for a lock.
+        """
+        ...
+
     def scrub(self) -> bool: ...  # see `Ledger.scrub`
     def write_copy(self, file: Path) -> None:
         """Write all of it, as it is at one moment, into an empty file, which becomes a SQLite ledger.
