@@ -25,6 +25,7 @@ from parked.ledger import Ledger, open_ledger
 from parked.ledger import operations as op
 from parked.ledger.codec import encode, encode_answer, identity
 from parked.verdict import Kind, Reason, Scope
+from parked_exporter import metrics
 
 PATIENCE_S = 20.0
 TRACE = op.SpanIds("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
@@ -81,6 +82,23 @@ class Pipeline:
     def discard(self, job_id: str) -> op.JobRow:
         row: op.JobRow = self.ledger.record(op.Discard(self._row(job_id).id, "no longer wanted"))
         return row
+
+    def live_through_everything(self) -> None:
+        """All that moves a metric, once."""
+        self.succeed("a-1")
+        for number in range(2, 5):
+            self.park(f"a-{number}")
+        self.replay("a-2")
+        self.discard("a-3")
+        self.start("a-5")
+        self.submit("a-6")
+        for operation in (
+            op.SetPause(self.name, self.model, "model_not_found", 1.0, None, self.ledger.owner_id),
+            op.Consult((op.GateState(self.model, "rate", closed_for_s=60.0),)),
+            op.SetMark(metrics.AUDIT_MARK, metrics.AuditFound(1.0, {}).as_mark()),
+            op.SetMark(metrics.task_mark("audit"), 1.0),
+        ):
+            self.ledger.record(operation)
 
     def _row(self, job_id: str) -> op.JobRow:
         with self.ledger.ask() as reader:

@@ -318,18 +318,8 @@ def labels_by_sample(found):
     }
 
 
-def test_once_all_has_happened_each_row_of_the_contract_has_series_with_its_labels(ledger, pipeline, url):
-    pipeline.succeed("a-1")
-    for number in range(2, 5):
-        pipeline.park(f"a-{number}")
-    pipeline.replay("a-2")
-    pipeline.discard("a-3")
-    pipeline.start("a-5")
-    pipeline.submit("a-6")
-    ledger.record(op.SetPause("captions", MODEL, "model_not_found", 1.0, None, ledger.owner_id))
-    ledger.record(op.Consult((op.GateState(MODEL, "rate", closed_for_s=60.0),)))
-    ledger.record(op.SetMark(metrics.AUDIT_MARK, AuditFound(1.0, {}).as_mark()))
-    ledger.record(op.SetMark(metrics.task_mark("audit"), 1.0))
+def test_once_all_has_happened_each_row_of_the_contract_has_series_with_its_labels(pipeline, url):
+    pipeline.live_through_everything()
 
     found = labels_by_sample(look(url))
 
