@@ -348,6 +348,19 @@ def test_the_bytes_of_a_ledger_are_those_of_its_file_and_its_wal(pipeline, url, 
     assert size == sum((tmp_path / name).stat().st_size for name in ("parked.db", "parked.db-wal"))
 
 
+def test_what_retention_removes_stays_counted(ledger, pipeline, url):
+    job = pipeline.succeed("a-1")
+    before = samples_of("parked_jobs_succeeded_total", look(url))
+    ledger.record(op.HandOut((job.id,)))
+    assert ledger.record(op.Forget((job.id,))) == 1
+
+    found = look(url)
+
+    assert samples_of("parked_jobs_succeeded_total", found) == before == {(MODEL, "captions"): 1.0}
+    assert samples_of("parked_ledger_jobs", found)["captions", "forgotten"] == 1.0
+    assert samples_of("parked_unaccounted_jobs", found) == {("captions",): 0.0}
+
+
 def test_every_sidecar_shows_the_tasks_of_all(ledger, url):
     ledger.record(op.SetMark(metrics.task_mark("a_task_of_another_sidecar"), 7.0))
 
