@@ -22,7 +22,7 @@ from parked.cli.frame import Parser, build_parser
 from parked.cli.nearest import did_you_mean
 from parked.cli.output import command_line
 from parked.errors import SettingsError
-from parked.ledger import open_ledger
+from parked.ledger import full_name, look_into
 from parked.ledger.store import Reader
 from parked_exporter.collector import DEADLINE_S
 
@@ -78,13 +78,9 @@ def answer(page: Page, query: str, *, ledger_url: str) -> dict[str, Any]:
     if not _places.acquire(blocking=False):
         raise Busy
     try:
-        ledger = open_ledger(ledger_url, create=False, migrate=False, role="sidecar")
-        try:
-            args.ledger = ledger.where  # for the commands that an answer names
-            with ledger.ask(patience_s=DEADLINE_S) as reader:
-                return page.answer(args, reader, ledger.where)
-        finally:
-            ledger.close()
+        args.ledger = where = full_name(ledger_url)  # for the commands that an answer names, too
+        with look_into(ledger_url, patience_s=DEADLINE_S) as reader:
+            return page.answer(args, reader, where)
     finally:
         _places.release()
 

@@ -23,7 +23,7 @@ from prometheus_client.utils import floatToGoString
 from parked.errors import LedgerUnavailable
 from parked.gate import STALE_S, Why
 from parked.job import State
-from parked.ledger import open_ledger
+from parked.ledger import look_into
 from parked.ledger.counters import DURATION_BOUNDS_S, FAMILIES, Metric
 from parked.ledger.labels import OTHER, Labels
 from parked.ledger.operations import OwnerRow
@@ -53,12 +53,8 @@ def look(url: str, *, patience_s: float = DEADLINE_S) -> Readings:
     Raises:
         LedgerUnavailable: it can't be read now.
     """
-    ledger = open_ledger(url, create=False, migrate=False, role="sidecar")
-    try:
-        with ledger.ask(patience_s=patience_s) as reader:
-            return _read(reader, now=time.time())
-    finally:
-        ledger.close()
+    with look_into(url, patience_s=patience_s) as reader:
+        return _read(reader, now=time.time())
 
 
 def _read(reader: Reader, *, now: float) -> Readings:
@@ -66,7 +62,7 @@ def _read(reader: Reader, *, now: float) -> Readings:
     for row in reader.counters(*FAMILIES):
         counters[Metric(row.metric)].append(row)
     alive, lost = reader.owners_counted(since=now - LOST_WINDOW_S)
-    labels = reader.labels()
+    labels = Labels((row.pipeline, row.model) for row in counters[Metric.JOBS_ACCEPTED])
     return Readings(
         ledger=reader.name,
         counters={metric: tuple(rows) for metric, rows in counters.items()},

@@ -28,7 +28,7 @@ from parked.ledger.moves import AttemptState, Change
 from parked.ledger.operations import JobRow
 from parked.ledger.postgres_schema import PostgresSchema, begin, set_up
 from parked.ledger.postgres_scrubbing import scrub
-from parked.ledger.postgres_server import ANOTHER_SESSION, BEGIN_READING, PATIENCE_S, SILENCE_S, Server
+from parked.ledger.postgres_server import ANOTHER_SESSION, BEGIN_READING, PATIENCE_S, Server
 from parked.ledger.reading import SqlReader
 from parked.ledger.rows import attempt_state, closing_columns, gate_columns, job_row, owner_row, pause_rows
 from parked.ledger.statements import load
@@ -486,13 +486,10 @@ class PostgresReader(SqlReader):
         super().__init__()
 
     @classmethod
-    def of(cls, server: Server, *, patience_s: float | None = None) -> Self:
-        begin = BEGIN_READING
-        if patience_s is not None:  # the server's own patience ends first: else it would go on for nobody
-            begin += f"; SET LOCAL statement_timeout = {round(1000 * patience_s)}".encode()
-        connection = server.connect(silence_s=None if patience_s is None else patience_s + 1)
+    def of(cls, server: Server) -> Self:
+        connection = server.connect()
         try:
-            connection.execute(begin, prepare=False)
+            connection.execute(BEGIN_READING, prepare=False)
             return cls(connection)
         except BaseException:
             connection.close()
@@ -569,17 +566,28 @@ class PostgresDatabase:
         return self._bring_up_to_date(create=True, upgrade=Upgrade.ALL)
 
     def _bring_up_to_date(self, *, create: bool, upgrade: Upgrade) -> Upgraded:
-        # A step may take long and say nothing meanwhile; whoever makes none only looks which ones ran.
-        silence_s = SILENCE_S if upgrade is Upgrade.NONE and not create else None
-        with closing(self._server.connect(silence_s=silence_s)) as connection:
+        with closing(self._server.connect()) as connection:
             schema = PostgresSchema(connection, self.where)
             return bring_up_to_date(schema, create=create, upgrade=upgrade, steps=migrations("postgres"))
 
     def store(self) -> PostgresStore:
         return PostgresStore(self._server, clock=self._clock)
 
-    def reader(self, *, patience_s: float | None = None) -> PostgresReader:
-        return PostgresReader.of(self._server, patience_s=patience_s)
+    def reader(self) -> PostgresReader:
+        return PostgresReader.of(self._server)
+
+    def look(self, *, patience_s: float) -> PostgresReader:
+        # The server's own patience ends first: else it would go on for nobody.
+        begin_looking = BEGIN_READING + f"; SET LOCAL statement_timeout = {round(1000 * patience_s)}".encode()
+        connection = self._server.connect(silence_s=patience_s + 1)
+        try:
+            connection.execute(begin_looking, prepare=False)
+            schema = PostgresSchema(connection, self.where)
+            bring_up_to_date(schema, create=False, upgrade=Upgrade.NONE, steps=migrations("postgres"))
+            return PostgresReader(connection)
+        except BaseException:
+            connection.close()
+            raise
 
     def scrub(self) -> bool:
         return scrub(self._server)

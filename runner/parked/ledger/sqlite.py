@@ -514,7 +514,11 @@ class SqliteDatabase:
         except sqlite3.Error as exc:  # there is no store yet that could explain it
             raise self.explain(exc) from exc
 
-    def reader(self, *, patience_s: float | None = None) -> SqliteReader:
+    def look(self, *, patience_s: float) -> SqliteReader:
+        self.prepare(create=False, upgrade=False)
+        return self.reader()
+
+    def reader(self) -> SqliteReader:
         reader = SqliteReader.of(self._path)
         if self._file is not None:
             try:

@@ -55,11 +55,9 @@ class Database(Protocol):
         ...
 
     def store(self) -> Store: ...
-    def reader(self, *, patience_s: float | None = None) -> Reader:
-        """`patience_s`: a server that takes longer for one answer is left; None: it may take as long as it likes.
-
-        A file answers, or fails by itself: whoever asks waits 30 s at most for a lock.
-        """
+    def reader(self) -> Reader: ...  # once it was prepared
+    def look(self, *, patience_s: float) -> Reader:
+        """A reader for who has prepared nothing and only asks. See `look_into`."""
         ...
 
     def scrub(self) -> bool: ...  # see `Ledger.scrub`

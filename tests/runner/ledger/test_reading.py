@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+import sqlite3
+from contextlib import closing
 
+import psycopg
 import pytest
 
-from parked.errors import InvalidJob, JobConflict
+from parked.errors import InvalidJob, JobConflict, LedgerMissing, LedgerTooNew
 from parked.job import State
-from parked.ledger import codec
+from parked.ledger import codec, look_into, open_ledger
 from parked.ledger import operations as op
 from parked.ledger.store import Filters
 from parked.verdict import Kind, Reason
@@ -156,6 +159,32 @@ def test_payloads_answers_and_identities_are_read_by_the_page(desk, ledger):
             "j0": codec.identity({"n": 0}),
             "j1": codec.identity({"n": 1}),
         }
+
+
+def test_who_only_looks_makes_no_ledger_and_finds_one_once_it_is_there(url, at_desk):
+    for _ in range(2):  # so the first look has made none
+        with pytest.raises(LedgerMissing), look_into(url, patience_s=10.0):
+            pass
+
+    with open_ledger(url) as ledger:
+        at_desk(ledger).parked()
+        with look_into(url, patience_s=10.0) as reader:
+            assert reader.count(Filters(), states=[State.PARKED]) == 1
+            assert reader.name == ledger.name
+
+
+def test_who_only_looks_is_told_of_a_ledger_that_a_newer_parked_has_changed(url, database):
+    open_ledger(url).close()
+    newer = "INSERT INTO {s}schema_version SELECT 9999, {no}, 'later', applied_at, '9.0' FROM {s}schema_version LIMIT 1"
+    if database == "sqlite":
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file, file:
+            file.execute(newer.format(s="", no=0))
+    else:
+        with psycopg.connect(url) as connection:
+            connection.execute(newer.format(s="parked.", no="false").encode())
+
+    with pytest.raises(LedgerTooNew), look_into(url, patience_s=10.0):
+        pass
 
 
 def test_a_snapshot_does_not_see_what_is_committed_later(desk, ledger):
