@@ -62,17 +62,18 @@ def test_a_page_says_what_the_command_prints(ask, ledger, three, capsys, path, w
     printed = printed_by(capsys, ledger, *words)
     for one in (said, printed):
         one.pop("made_at", None)
-        for cause in one.get("causes", ()):
-            cause.pop("next", None)
+        for part in (one, *one.get("causes", ())):
+            part.pop("next", None)
     assert (status, said) == (200, printed)
 
 
 def test_the_commands_that_an_answer_names_are_for_its_ledger_and_tell_no_user_of_it(ask, ledger, three):
-    _, said = ask("/api/causes")
+    _, causes = ask("/api/causes")
+    _, summary = ask("/api/summary")
 
-    assert {cause["next"] for cause in said["causes"]} == {
-        f"parked replay --ledger {ledger.where} --fingerprint f00d",
-    }
+    replay = f"parked replay --ledger {ledger.where} --fingerprint f00d"
+    assert {cause["next"] for cause in causes["causes"]} == {replay}
+    assert replay in summary["next"]
     assert "@" not in ledger.where
 
 

@@ -84,7 +84,7 @@ def test_an_older_ledger_is_left_as_it_is_until_somebody_upgrades_it(start_sidec
         bring_up_to_date(schema, create=True, upgrade=Upgrade.ALL, steps=[first])
     sidecar = start_sidecar()
 
-    assert sidecar.event("task_failed")["why"].endswith("upgrade it with `parked migrate`")
+    assert sidecar.event("ledger_unwritable")["why"].endswith("upgrade it with `parked migrate`")
     assert sidecar.scrape()["parked_ledger_up"] == DOWN
 
     assert migrate(url).steps == tuple(later)  # so none was applied meanwhile
@@ -160,17 +160,6 @@ def test_a_role_that_may_only_read_is_enough_for_a_sidecar_that_only_reads(
     assert samples["parked_ledger_bytes"][()] > 0
     assert "parked_ledger_writable" not in samples
     assert sidecar.get("/-/ready")[0] == 200
-
-
-def test_a_role_that_may_only_read_is_told_so_by_the_metrics_of_a_sidecar_with_tasks(
-    start_sidecar, postgres, postgres_url, roles
-):
-    open_ledger(postgres.url("ledger", user="parked_migrate")).close()
-    sidecar = start_sidecar(ledger=postgres.url("ledger", user="parked_look"))
-
-    assert "refuses this role a right" in sidecar.event("task_failed")["why"]
-    samples = sidecar.scrape()
-    assert (samples["parked_ledger_up"], samples["parked_ledger_writable"]) == (UP, DOWN)
 
 
 # --- what the law finds ------------------------------------------------------------------------------------------
