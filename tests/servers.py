@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import shutil
 import signal
@@ -324,6 +325,19 @@ def postgres_url(postgres: Postgres) -> str:
         database="ledger",
     )
     return postgres.url("ledger")
+
+
+@pytest.fixture
+def roles(postgres: Postgres) -> Iterator[None]:
+    """The roles of docs/postgres.md, made by its own statements."""
+    page = (Path(__file__).parents[1] / "docs" / "postgres.md").read_text("utf-8")
+    script = "\n".join(re.findall(r"^```sql\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
+    names = re.findall(r"^CREATE ROLE (\w+)", script, re.MULTILINE)
+    assert len(names) == 3
+    postgres.run(*(statement for statement in script.split(";\n") if statement.strip()), database="ledger")
+    yield
+    postgres.run(*(f"DROP OWNED BY {name} CASCADE" for name in names), database="ledger")
+    postgres.run(*(f"DROP ROLE {name}" for name in names), database="ledger")
 
 
 # For a test that looks into the file of the ledger.

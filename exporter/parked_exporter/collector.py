@@ -23,7 +23,7 @@ from prometheus_client.utils import floatToGoString
 from parked.errors import LedgerUnavailable
 from parked.gate import STALE_S, Why
 from parked.job import State
-from parked.ledger import open_ledger
+from parked.ledger import look_into
 from parked.ledger.counters import DURATION_BOUNDS_S, FAMILIES, Metric
 from parked.ledger.labels import OTHER, Labels
 from parked.ledger.operations import OwnerRow
@@ -43,40 +43,39 @@ log = logging.getLogger(__name__)
 # --- one look into the ledger ------------------------------------------------------------------------------------
 
 
-def look(url: str, *, tasks: Sequence[str]) -> Readings:
+def look(url: str, *, patience_s: float = DEADLINE_S) -> Readings:
     """Read all that a scrape shows, in one snapshot. Neither creates a ledger nor migrates one.
+
+    A server is waited for so long for each answer, and left then: nothing piles up on one that hangs.
 
     Raises:
         LedgerUnavailable: it can't be read now.
     """
-    ledger = open_ledger(url, create=False, migrate=False, role="sidecar")
-    try:
-        with ledger.ask() as reader:
-            return _read(reader, tasks=tasks, now=time.time())
-    finally:
-        ledger.close()
+    with look_into(url, patience_s=patience_s) as reader:
+        return _read(reader, now=time.time())
 
 
-def _read(reader: Reader, *, tasks: Sequence[str], now: float) -> Readings:
+def _read(reader: Reader, *, now: float) -> Readings:
     counters: dict[Metric, list[CounterRow]] = defaultdict(list)
     for row in reader.counters(*FAMILIES):
         counters[Metric(row.metric)].append(row)
-    owners = {owner.id: owner for owner in reader.owners()}
-    alive = [owner for owner in owners.values() if owner.ended_at is None and owner.lost_at is None]
-    lost = [owner for owner in owners.values() if owner.lost_at is not None]
-    labels = reader.labels()
-    marks = {task: reader.mark(metrics.task_mark(task)) for task in tasks}
+    alive, lost = reader.owners_counted(since=now - LOST_WINDOW_S)
+    labels = Labels((row.pipeline, row.model) for row in counters[Metric.JOBS_ACCEPTED])
     return Readings(
         ledger=reader.name,
         counters={metric: tuple(rows) for metric, rows in counters.items()},
         oldest={
             state: _by_label(reader.oldest(state), labels) for state in (State.PARKED, State.PENDING, State.RUNNING)
         },
-        owners={"alive": len(alive), "lost": sum(now - (owner.lost_at or 0) <= LOST_WINDOW_S for owner in lost)},
+        owners={"alive": alive, "lost": lost},
         audit=AuditFound.from_mark(reader.mark(metrics.AUDIT_MARK)),
-        task_successes={task: at for task, at in marks.items() if at is not None},
-        leases={task: _holder(owners[id]) for task, id in reader.leases().items()},
+        # Of all tasks, also of those that only other sidecars have switched on: each sidecar shows the same.
+        task_successes={
+            name.removeprefix(metrics.TASK_MARKS): at for name, at in reader.marks(metrics.TASK_MARKS).items()
+        },
+        leases={task: _holder(owner) for task, owner in reader.leases().items()},
         pauses=[(*_pair(labels, row.pipeline, row.model), metrics.reason_label(row.reason)) for row in reader.pauses()],
+        size_bytes=reader.size_bytes(),
         gates=list(_gates(reader, {row.model for row in counters[Metric.JOBS_ACCEPTED]}, now)),
     )
 
@@ -130,17 +129,18 @@ class Lookout:
         self._running: _Look | None = None
         self._was_up: bool | None = None
 
-    def find(self) -> Found:
-        """Return what the ledger holds now, within the deadline."""
+    def find(self, *, within_s: float = float("inf")) -> Found:
+        """Return what the ledger holds now, within the deadline; `within_s` may bring that nearer."""
         began = time.monotonic()
+        deadline_s = min(self._deadline_s, within_s)
         with self._lock:
             running = self._running
             if running is None:
                 running = self._running = _Look()
                 threading.Thread(target=self._run, args=(running,), name="parked-look", daemon=True).start()
-        if running.done.wait(self._deadline_s) and running.found is not None:
+        if running.done.wait(deadline_s) and running.found is not None:
             return running.found
-        found = Found(None, f"the ledger gave no answer within {self._deadline_s:g} s", time.monotonic() - began)
+        found = Found(None, f"the ledger gave no answer within {deadline_s:g} s", time.monotonic() - began)
         self._note(found)
         return found
 

@@ -23,6 +23,7 @@ from parked.rules import HTTP_RULES
 from parked.verdict import MEANINGS, Disposition, Kind, Reason
 
 AUDIT_MARK: Final = "audit"
+TASK_MARKS: Final = "task:"  # what their names begin with
 EVERY: Final = "*"  # as a model: all of them
 
 
@@ -37,7 +38,7 @@ def reason_label(reason: str) -> str:
 
 def task_mark(task: str) -> str:
     """The mark that holds when a scheduled task last succeeded, as epoch seconds."""
-    return f"task:{task}"
+    return TASK_MARKS + task
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class Readings:
     task_successes: Mapping[str, float]
     leases: Mapping[str, Mapping[str, Any]]  # task -> who holds it
     pauses: Sequence[tuple[str, str, str]] = ()  # pipeline, model (`*`: all), reason
+    size_bytes: int = 0
     gates: Sequence[tuple[str, str, bool]] = ()  # model (`*`: all), why, whether it is closed for that now
 
 
@@ -261,6 +263,10 @@ def task_successes(readings: Readings) -> Iterator[Series]:
         yield Series({"task": task}, at)
 
 
+def size(readings: Readings) -> Iterator[Series]:
+    yield Series({}, readings.size_bytes)
+
+
 # --- the table ---------------------------------------------------------------------------------------------------
 
 METRICS: Final = (
@@ -378,6 +384,11 @@ METRICS: Final = (
         "parked_task_last_success_timestamp_seconds", Type.GAUGE, ("task",),
         "When a scheduled task of a sidecar last succeeded.",
         task_successes,
+    ),
+    Spec(
+        "parked_ledger_bytes", Type.GAUGE, (),
+        "What the ledger takes up on the disk: the SQLite file and its WAL, or the tables of PostgreSQL.",
+        size,
     ),
 )  # fmt: skip
 

@@ -6,7 +6,6 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Sequence
 from functools import partial
 from types import FrameType
 from typing import Final
@@ -22,7 +21,7 @@ from parked.settings import Address, SidecarSettings, variable
 from parked.version import __version__
 from parked_exporter import peers
 from parked_exporter.collector import Lookout, look
-from parked_exporter.schedule import Context, Schedule, Task, tasks_for
+from parked_exporter.schedule import Context, Schedule, tasks_for
 from parked_exporter.web import Access, App
 
 # SIGTERM ends the process within a second; what a task that hangs still holds is left to the sweep of another.
@@ -55,7 +54,7 @@ def serve(settings: SidecarSettings, *, read_only: bool, linger_s: float) -> Exi
             retention_s=settings.retention, notify=settings.notify or (), settings=peers.digests(settings)
         )
         schedule = None if read_only else _schedule(settings, context)
-        app = _app(settings, schedule, tasks_for(context), bound)
+        app = _app(settings, schedule, bound)
         server = waitress.create_server(
             app,
             sockets=[listening],
@@ -92,11 +91,11 @@ def _schedule(settings: SidecarSettings, context: Context) -> Schedule:
     )
 
 
-def _app(settings: SidecarSettings, schedule: Schedule | None, tasks: Sequence[Task], bound: Address) -> App:
+def _app(settings: SidecarSettings, schedule: Schedule | None, bound: Address) -> App:
     hosts = (settings.listen.host, bound.host)
     return App(
         ledger_url=settings.ledger,
-        lookout=Lookout(partial(look, settings.ledger, tasks=[task.name for task in tasks])),
+        lookout=Lookout(partial(look, settings.ledger)),
         tasks=schedule,
         access=Access.at(*hosts, external_url=settings.external_url, token=settings.token),
     )

@@ -12,22 +12,23 @@ import ipaddress
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
-from parked.cli.output import command_on
-from parked.errors import LedgerUnavailable
-from parked.ledger import open_ledger
-from parked.summary import as_json, next_commands, summarise
+from parked.errors import InvalidJob, LedgerUnavailable, SettingsError
 from parked.version import __version__
+from parked_exporter import api
 from parked_exporter.collector import Collector, Lookout, OwnFacts
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
+# Of the time that Prometheus says it gives a scrape: the rest is for the answer's way.
+ANSWERED_IN: Final = 0.8
 WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # every address of this machine
 
 
@@ -152,7 +153,8 @@ def _metrics(app: App, environ: WSGIEnvironment) -> Response:
         encode, content_type = choose_encoder(environ.get("HTTP_ACCEPT", ""))
     except (TypeError, ValueError):  # a version that is none; whoever asks so gets the plain format
         encode, content_type = choose_encoder("")
-    body = encode(Collector(app.lookout.find(), own))
+    within_s = ANSWERED_IN * _seconds(environ.get("HTTP_X_PROMETHEUS_SCRAPE_TIMEOUT_SECONDS", ""))
+    body = encode(Collector(app.lookout.find(within_s=within_s), own))
     if gzip_accepted(environ.get("HTTP_ACCEPT_ENCODING", "")):
         # Level 1 takes an eighth of the time of the best, for a third more bytes.
         return Response(HTTPStatus.OK, gzip.compress(body, 1), content_type, (("Content-Encoding", "gzip"),))
@@ -192,33 +194,43 @@ def _landing(app: App, environ: WSGIEnvironment) -> Response:
     )
 
 
-def _summary(app: App, environ: WSGIEnvironment) -> Response:
+def _api(page: api.Page, app: App, environ: WSGIEnvironment) -> Response:
     try:
-        ledger = open_ledger(app.ledger_url, create=False, migrate=False, role="sidecar")
-        try:
-            with ledger.ask() as reader:
-                summary = summarise(reader, since=None, where=ledger.where)
-        finally:
-            ledger.close()
+        return _json(HTTPStatus.OK, api.answer(page, environ.get("QUERY_STRING", ""), ledger_url=app.ledger_url))
     except LedgerUnavailable as exc:
         return _json(HTTPStatus.SERVICE_UNAVAILABLE, {"error": str(exc)})
-    commands = [command_on(None, *words) for words in next_commands(summary)]
-    return _json(HTTPStatus.OK, as_json(summary, commands))
+    except (SettingsError, InvalidJob) as exc:
+        return _json(HTTPStatus.BAD_REQUEST, {"error": str(exc)})
+    except api.Busy:
+        busy = f"{api.AT_ONCE} questions are being answered, and no more are at once; ask again in a moment"
+        return _json(HTTPStatus.SERVICE_UNAVAILABLE, {"error": busy}, ("Retry-After", "1"))
 
 
 Page = Callable[[App, "WSGIEnvironment"], Response]
 
 OPEN_PAGES: Final[dict[str, Page]] = {"/metrics": _metrics, "/-/healthy": _healthy, "/-/ready": _ready}
-GUARDED_PAGES: Final[dict[str, Page]] = {"/": _landing, "/api/summary": _summary}
+GUARDED_PAGES: Final[dict[str, Page]] = {
+    "/": _landing,
+    **{path: partial(_api, page) for path, page in api.PAGES.items()},
+}
 PATHS: Final = (*OPEN_PAGES, *GUARDED_PAGES)
+
+
+def _seconds(text: str) -> float:
+    """What a header says; for ever if it isn't there, or says nothing that makes sense."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        return float("inf")
+    return seconds if seconds > 0 else float("inf")
 
 
 def _text(status: HTTPStatus, sentence: str, *headers: tuple[str, str]) -> Response:
     return Response(status, f"{sentence}\n".encode(), headers=headers)
 
 
-def _json(status: HTTPStatus, value: Any) -> Response:
-    return Response(status, json.dumps(value).encode() + b"\n", "application/json; charset=utf-8")
+def _json(status: HTTPStatus, value: Any, *headers: tuple[str, str]) -> Response:
+    return Response(status, json.dumps(value).encode() + b"\n", "application/json; charset=utf-8", headers)
 
 
 def _is_address(name: str) -> bool:

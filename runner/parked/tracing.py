@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 
@@ -17,6 +18,13 @@ from parked.version import __version__
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
+
+    from parked.span_batches import SpanBatches
+
+# A collector that is down may not keep a command from its end for the 10 s of each of its tries. One that takes 250 ms
+# for a batch is done with a full queue in two.
+END_PATIENCE_S: Final = 5.0
+NOISY: Final = ("opentelemetry.exporter", "opentelemetry.sdk")
 
 _log = logging.getLogger("parked.telemetry")
 
@@ -37,19 +45,32 @@ def set_up(service_name: str) -> Callable[[], None]:
 
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    from parked.span_batches import SpanBatches
 
     resource = Resource.create(
         {"service.name": env.get("OTEL_SERVICE_NAME") or service_name, "service.version": __version__}
     )
     provider = TracerProvider(resource=resource)
-    provider.add_span_processor(BatchSpanProcessor(_exporter(exporter_name)))
+    batches = SpanBatches(_exporter(exporter_name), env)
+    provider.add_span_processor(batches)
     trace.set_tracer_provider(provider)
-    return lambda: _shut_down(provider)
+    if not _log.isEnabledFor(logging.DEBUG):
+        # From here on they would tell of each batch that fails, and of each try; `SpanBatches` says once what is lost.
+        for name in NOISY:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+    return lambda: shut_down(provider, batches)
 
 
-def _shut_down(provider: TracerProvider) -> None:
-    """Export what is left. An exporter may raise anything; what the command has done stands."""
+def shut_down(provider: TracerProvider, batches: SpanBatches) -> None:
+    """Export what is left, for a while. An exporter may raise anything; what the command has done stands."""
+    ending = threading.Thread(target=_end, args=(provider,), name="parked-spans", daemon=True)
+    ending.start()
+    ending.join(END_PATIENCE_S)
+    batches.tell()
+
+
+def _end(provider: TracerProvider) -> None:
     try:
         provider.shutdown()
     except Exception as exc:  # noqa: BLE001 - as above

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from parked.ledger import Ledger, open_ledger
 from parked.ledger import operations as op
 from parked.ledger.codec import encode, encode_answer, identity
 from parked.verdict import Kind, Reason, Scope
+from parked_exporter import metrics
 
 PATIENCE_S = 20.0
 TRACE = op.SpanIds("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
@@ -39,7 +39,7 @@ class Pipeline:
     name: str = "captions"
     model: str = "gemini-3.5-flash"
 
-    def start(self, job_id: str) -> op.Accepted:
+    def submit(self, job_id: str, *, start_for: int | None = None) -> op.Accepted:
         payload = {"contents": job_id}
         accepted: op.Accepted = self.ledger.record(
             op.Accept(
@@ -50,19 +50,18 @@ class Pipeline:
                 encode(payload),
                 identity(payload),
                 caller="tests:call",
-                start_for=self.ledger.owner_id,
+                start_for=start_for,
                 span=TRACE,
             )
         )
         return accepted
 
+    def start(self, job_id: str) -> op.Accepted:
+        return self.submit(job_id, start_for=self.ledger.owner_id)
+
     def succeed(self, job_id: str, *, duration_s: float = 0.3) -> op.JobRow:
         job = self.start(job_id)
-        closing = op.Closing(rule="ok", duration_s=duration_s, tokens_in=10, tokens_out=20, span=TRACE)
-        row: op.JobRow = self.ledger.record(
-            op.Answer(job.row.id, self.ledger.owner_id, job.attempt or 0, encode_answer({"text": "42"}), closing)
-        )
-        return row
+        return self._answer(job.row.id, job.attempt or 0, duration_s=duration_s)
 
     def park(self, job_id: str, *, error_class: str = "exhausted:503", reason: Reason = Reason.OVERLOADED) -> op.JobRow:
         job = self.start(job_id)
@@ -71,6 +70,45 @@ class Pipeline:
         )
         row: op.JobRow = self.ledger.record(
             op.Park(job.row.id, self.ledger.owner_id, job.attempt or 0, closing, error_class=error_class)
+        )
+        return row
+
+    def replay(self, job_id: str) -> op.JobRow:
+        """Run a parked job again, and have it answered."""
+        replay_id = self.ledger.record(op.OpenReplay("mend", "me", "{}"))
+        row: op.JobRow = self.ledger.record(op.Start(self._row(job_id).id, self.ledger.owner_id, replay_id)).row
+        return self._answer(row.id, row.calls, duration_s=0.3)
+
+    def discard(self, job_id: str) -> op.JobRow:
+        row: op.JobRow = self.ledger.record(op.Discard(self._row(job_id).id, "no longer wanted"))
+        return row
+
+    def live_through_everything(self) -> None:
+        """All that moves a metric, once."""
+        self.succeed("a-1")
+        for number in range(2, 5):
+            self.park(f"a-{number}")
+        self.replay("a-2")
+        self.discard("a-3")
+        self.start("a-5")
+        self.submit("a-6")
+        for operation in (
+            op.SetPause(self.name, self.model, "model_not_found", 1.0, None, self.ledger.owner_id),
+            op.Consult((op.GateState(self.model, "rate", closed_for_s=60.0),)),
+            op.SetMark(metrics.AUDIT_MARK, metrics.AuditFound(1.0, {}).as_mark()),
+            op.SetMark(metrics.task_mark("audit"), 1.0),
+        ):
+            self.ledger.record(operation)
+
+    def _row(self, job_id: str) -> op.JobRow:
+        with self.ledger.ask() as reader:
+            (row,) = reader.jobs_by_key(job_id, pipeline=self.name, batch=None)
+            return row
+
+    def _answer(self, id: int, attempt: int, *, duration_s: float) -> op.JobRow:
+        closing = op.Closing(rule="ok", duration_s=duration_s, tokens_in=10, tokens_out=20, span=TRACE)
+        row: op.JobRow = self.ledger.record(
+            op.Answer(id, self.ledger.owner_id, attempt, encode_answer({"text": "42"}), closing)
         )
         return row
 
@@ -99,7 +137,7 @@ class Sidecar:
     process: subprocess.Popen[str]
     address: tuple[str, int] = ("", 0)
     lines: queue.Queue[str | None] = field(default_factory=queue.Queue)
-    seen: deque[str] = field(default_factory=deque)
+    passed_over: list[dict[str, Any]] = field(default_factory=list)
 
     def follow(self) -> None:
         assert self.process.stderr is not None
@@ -108,15 +146,22 @@ class Sidecar:
         self.lines.put(None)
 
     def event(self, name: str, **wanted: Any) -> dict[str, Any]:
-        """Wait for the next record of that event (with these fields) and return its fields."""
+        """Wait for the next record of that event (with these fields) and return its fields.
+
+        Records that were passed over in waiting for another event count as to come.
+        """
         deadline = time.monotonic() + PATIENCE_S
+        for record in self.passed_over:
+            if record.get("event") == name and wanted.items() <= record.items():
+                self.passed_over.remove(record)
+                return record
         while True:
             line = self.lines.get(timeout=max(0.01, deadline - time.monotonic()))
-            assert line is not None, f"the sidecar ended without {name}: {''.join(self.seen)}"
-            self.seen.append(line)
-            record = json.loads(line) if line.startswith("{") else {}
+            assert line is not None, f"the sidecar ended without {name}: {self.passed_over}"
+            record = json.loads(line) if line.startswith("{") else {"text": line}
             if record.get("event") == name and wanted.items() <= record.items():
                 return record
+            self.passed_over.append(record)
 
     def get(
         self, path: str, *, headers: Mapping[str, str] | None = None, method: str = "GET"

@@ -79,7 +79,7 @@ def test_readers_that_open_and_close_all_the_time_never_find_the_ledger_locked(u
     open_ledger(url).close()
 
     def look_often():
-        return [look(url, tasks=[]).ledger for _ in range(150)]
+        return [look(url).ledger for _ in range(150)]
 
     with ThreadPoolExecutor(4) as pool:
         names = [name for looks in [pool.submit(look_often) for _ in range(4)] for name in looks.result()]

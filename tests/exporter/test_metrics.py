@@ -9,6 +9,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from parked.job import State
+from parked.ledger import operations as op
 from parked.ledger.counters import Metric
 from parked.ledger.labels import MAX_PIPELINES
 from parked.ledger.store import CounterRow
@@ -16,6 +17,7 @@ from parked.verdict import Reason
 from parked_exporter import metrics
 from parked_exporter.collector import Collector, Found, OwnFacts, cut, look
 from parked_exporter.metrics import METRICS, OWN_METRICS, AuditFound, Readings
+from servers import sqlite_only
 
 MODEL = "gemini-3.5-flash"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -45,6 +47,7 @@ CONTRACT = {
     "parked_gate_closed": ("gauge", "model reason"),
     "parked_owners": ("gauge", "state"),
     "parked_task_last_success_timestamp_seconds": ("gauge", "task"),
+    "parked_ledger_bytes": ("gauge", ""),
     "parked_ledger_up": ("gauge", ""),
     "parked_ledger_writable": ("gauge", ""),
     "parked_scrape_duration_seconds": ("gauge", ""),
@@ -294,10 +297,71 @@ def test_pipelines_past_the_bound_are_shown_together_and_none_is_unaccounted(pip
         replace(pipeline, name=f"p{number}").park("a")
     replace(pipeline, name="p101").succeed("b")
 
-    found = look(url, tasks=[])
+    found = look(url)
 
     parked = samples_of("parked_jobs", found)
     assert len(parked) == MAX_PIPELINES + 1
     assert parked["exhausted:503", MODEL, "other", "overloaded"] == 3.0
     assert len(samples_of("parked_oldest_parked_timestamp_seconds", found)) == MAX_PIPELINES + 1
     assert set(samples_of("parked_unaccounted_jobs", found).values()) == {0.0}
+
+
+# --- a whole ledger ----------------------------------------------------------------------------------------------
+
+
+def labels_by_sample(found):
+    """Each sample's name with its label names, `le` left out."""
+    return {
+        (sample.name, frozenset(sample.labels) - {"le"})
+        for family in text_string_to_metric_families(exposition(found))
+        for sample in family.samples
+    }
+
+
+def test_once_all_has_happened_each_row_of_the_contract_has_series_with_its_labels(pipeline, url):
+    pipeline.live_through_everything()
+
+    found = labels_by_sample(look(url))
+
+    wanted = {
+        (f"{name}{part}", frozenset({"ledger", *labels.split()}))
+        for name, (type, labels) in CONTRACT.items()
+        for part in (("_bucket", "_count", "_sum") if type == "histogram" else ("",))
+    }
+    own = {spec.name for spec in OWN_METRICS}
+    assert {of for of in found if of[0] not in own} == {of for of in wanted if of[0] not in own}
+
+
+def test_where_nothing_has_happened_nothing_is_told_but_of_the_ledger_itself(ledger, url):
+    found = labels_by_sample(look(url))
+
+    own = {spec.name for spec in OWN_METRICS}
+    assert {name for name, _ in found} - own == {"parked_ledger_bytes", "parked_owners"}
+
+
+@sqlite_only
+def test_the_bytes_of_a_ledger_are_those_of_its_file_and_its_wal(pipeline, url, tmp_path):
+    pipeline.succeed("a-1")
+
+    (size,) = samples_of("parked_ledger_bytes", look(url)).values()
+
+    assert size == sum((tmp_path / name).stat().st_size for name in ("parked.db", "parked.db-wal"))
+
+
+def test_what_retention_removes_stays_counted(ledger, pipeline, url):
+    job = pipeline.succeed("a-1")
+    before = samples_of("parked_jobs_succeeded_total", look(url))
+    ledger.record(op.HandOut((job.id,)))
+    assert ledger.record(op.Forget((job.id,))) == 1
+
+    found = look(url)
+
+    assert samples_of("parked_jobs_succeeded_total", found) == before == {(MODEL, "captions"): 1.0}
+    assert samples_of("parked_ledger_jobs", found)["captions", "forgotten"] == 1.0
+    assert samples_of("parked_unaccounted_jobs", found) == {("captions",): 0.0}
+
+
+def test_every_sidecar_shows_the_tasks_of_all(ledger, url):
+    ledger.record(op.SetMark(metrics.task_mark("a_task_of_another_sidecar"), 7.0))
+
+    assert samples_of("parked_task_last_success_timestamp_seconds", look(url)) == {("a_task_of_another_sidecar",): 7.0}

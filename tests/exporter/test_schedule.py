@@ -46,7 +46,7 @@ def events(caplog):
 
 
 def unaccounted(url):
-    readings = look(url, tasks=[])
+    readings = look(url)
     return {series.labels["pipeline"]: series.value for series in metrics.unaccounted(readings)}
 
 
@@ -79,7 +79,7 @@ def test_the_audit_leaves_that_all_is_well(url, ledger, pipeline, context):
     run_task(AUDIT, ledger, context)
 
     assert unaccounted(url) == {"captions": 0.0}
-    assert look(url, tasks=[]).audit == metrics.AuditFound(1_772_000_000.0, {})
+    assert look(url).audit == metrics.AuditFound(1_772_000_000.0, {})
 
 
 def test_a_hand_edited_row_is_found_by_the_audit_and_moves_the_metric(url, ledger, pipeline, context, edit, events):
@@ -210,11 +210,11 @@ def test_nothing_is_forgotten_unless_that_is_switched_on():
 
 
 def test_a_task_that_succeeded_is_seen_on_the_metrics(url, ledger, context):
-    assert look(url, tasks=["audit"]).task_successes == {}
+    assert look(url).task_successes == {}
 
     run_task(AUDIT, ledger, context)
 
-    assert look(url, tasks=["audit"]).task_successes == {"audit": 1_772_000_000.0}
+    assert look(url).task_successes == {"audit": 1_772_000_000.0}
 
 
 def test_a_task_runs_in_one_sidecar_until_that_one_leaves(url, ledger, context):
@@ -232,7 +232,7 @@ def test_a_task_runs_in_one_sidecar_until_that_one_leaves(url, ledger, context):
 def test_ready_says_who_holds_which_lease(url, ledger, context):
     run_task(AUDIT, ledger, context)
 
-    (holder,) = look(url, tasks=[]).leases.values()
+    (holder,) = look(url).leases.values()
     assert holder.keys() == {"owner", "host", "pid"}
     assert holder["owner"] == ledger.owner_id
 

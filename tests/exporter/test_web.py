@@ -3,33 +3,23 @@
 import gzip
 import json
 import time
-from wsgiref.util import setup_testing_defaults
 
 import pytest
 
 from parked_exporter.collector import Lookout, look
 from parked_exporter.web import Access, App
+from wsgi import Answered
 
 TOKEN = "correct-horse-battery"
+GUARDED = ["/", "/api/parked", "/api/causes", "/api/summary"]
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
-
-
-class Answered:
-    def __init__(self, app, path, *, method="GET", host="127.0.0.1:9465", **headers):
-        environ = {"PATH_INFO": path, "REQUEST_METHOD": method, "HTTP_HOST": host}
-        environ |= {f"HTTP_{name.upper()}": value for name, value in headers.items()}
-        setup_testing_defaults(environ)
-        self.body = b"".join(app(environ, self._start))
-
-    def _start(self, status, headers):
-        self.status, self.headers = int(status[:3]), dict(headers)
 
 
 @pytest.fixture
 def make_app(url):
     def make(*, host="127.0.0.1", external_url=None, token=TOKEN):
         access = Access.at(host, external_url=external_url, token=token)
-        return App(url, Lookout(lambda: look(url, tasks=["audit"])), None, access)
+        return App(url, Lookout(lambda: look(url)), None, access)
 
     return make
 
@@ -44,7 +34,7 @@ def test_metrics_and_probes_need_no_token(app, ledger, path):
     assert Answered(app, path).status == 200
 
 
-@pytest.mark.parametrize("path", ["/", "/api/summary", "/api/anything"])
+@pytest.mark.parametrize("path", [*GUARDED, "/api/anything"])
 def test_every_other_page_needs_the_token(app, ledger, path):
     without = Answered(app, path)
     wrong = Answered(app, path, authorization="Bearer wrong-horse-battery")
@@ -53,7 +43,7 @@ def test_every_other_page_needs_the_token(app, ledger, path):
     assert without.headers["WWW-Authenticate"].startswith("Bearer")
 
 
-@pytest.mark.parametrize("path", ["/", "/api/summary"])
+@pytest.mark.parametrize("path", GUARDED)
 def test_without_a_token_set_the_guarded_pages_answer_nobody_and_say_why(make_app, ledger, path):
     answered = Answered(make_app(token=None), path, authorization="Bearer anything")
 
@@ -69,23 +59,8 @@ def test_with_the_token_the_landing_page_links_to_the_others(app):
     answered = Answered(app, "/", authorization=f"Bearer {TOKEN}")
 
     assert answered.status == 200
-    assert b'href="/metrics"' in answered.body
-
-
-def test_with_the_token_the_summary_says_what_is_parked(app, pipeline):
-    pipeline.park("a-1")
-
-    answered = Answered(app, "/api/summary", authorization=f"bearer {TOKEN}")
-
-    assert answered.status == 200
-    assert json.loads(answered.body)["classes"] == [{"error_class": "exhausted:503", "jobs": 1, "new": 0}]
-
-
-def test_a_summary_without_a_ledger_is_an_error_and_never_clean(app, url):
-    answered = Answered(app, "/api/summary", authorization=f"Bearer {TOKEN}")
-
-    assert answered.status == 503
-    assert url.removeprefix("sqlite:///") in json.loads(answered.body)["error"]
+    for path in ["/metrics", "/-/healthy", "/-/ready", *GUARDED[1:]]:
+        assert f'href="{path}"'.encode() in answered.body
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/metrics/", "/favicon.ico", ""])
@@ -157,15 +132,37 @@ def test_without_a_ledger_the_sidecar_is_alive_but_not_ready_and_says_why(app, u
     assert url.removeprefix("sqlite:///") in json.loads(answered.body)["reasons"][0]
 
 
+def until_up(app):
+    """Scrape until the ledger is there, and return that answer."""
+    deadline = time.monotonic() + 20
+    while b"parked_ledger_up 1.0" not in (up := Answered(app, "/metrics")).body:
+        assert time.monotonic() < deadline
+    return up
+
+
+@pytest.mark.parametrize(
+    ("said", "deadline"), [("0.25", "0.2"), ("10", "0.3"), ("-1", "0.3"), ("nan", "0.3"), ("soon", "0.3")]
+)
+def test_prometheus_is_answered_before_its_own_patience_ends(url, ledger, locked, caplog, said, deadline):
+    lookout = Lookout(lambda: look(url), deadline_s=0.3)
+    app = App(url, lookout, None, Access.at("127.0.0.1", external_url=None, token=None))
+
+    answered = Answered(app, "/metrics", x_prometheus_scrape_timeout_seconds=said)
+    (record,) = [record for record in caplog.records if record.getMessage() == "ledger_unreadable"]
+    locked.close()
+    until_up(app)
+
+    assert b"parked_ledger_up 0.0" in answered.body
+    assert record.parked_fields == {"why": f"the ledger gave no answer within {deadline} s"}
+
+
 def test_a_locked_ledger_is_down_at_the_deadline_and_up_again_once_it_is_free(url, ledger, locked):
-    lookout = Lookout(lambda: look(url, tasks=[]), deadline_s=0.1)
+    lookout = Lookout(lambda: look(url), deadline_s=0.1)
     app = App(url, lookout, None, Access.at("127.0.0.1", external_url=None, token=None))
 
     down = Answered(app, "/metrics")
     locked.close()
-    deadline = time.monotonic() + 20
-    while b"parked_ledger_up 1.0" not in (up := Answered(app, "/metrics")).body:
-        assert time.monotonic() < deadline
+    up = until_up(app)
 
     assert (down.status, up.status) == (200, 200)
     assert b"parked_ledger_up 0.0" in down.body

@@ -13,7 +13,7 @@ from parked.cli.ledgers import existing_ledger
 from parked.cli.nearest import whole_number
 from parked.cli.output import command_line, counted, hint, put, put_json
 from parked.clock import iso_text, minute_text
-from parked.ledger.store import Cause, Reader
+from parked.ledger.store import Cause, Filters, Reader
 from parked.plain import printable
 from parked.reasons import explain
 from parked.settings import Settings
@@ -45,17 +45,10 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace, settings: Settings) -> int:
     filters = filters_of(args, now=time.time())
     with existing_ledger(settings) as ledger, ledger.ask() as reader:
-        causes = sorted(reader.causes(filters), key=lambda cause: (-cause.jobs, cause.first_parked_at))
-        shown = [(cause, _message(reader, cause)) for cause in causes[: args.limit]]
-    if args.json:
-        put_json(
-            {
-                "ledger": ledger.where,
-                "total": len(causes),
-                "causes": [_as_json(args, cause, message) for cause, message in shown],
-            }
-        )
-        return Exit.OK
+        if args.json:
+            put_json(as_json(args, filters, reader, where=ledger.where))
+            return Exit.OK
+        causes, shown = _causes(args, filters, reader)
     if not causes:
         hint(f"no parked job{' that the filters match' if filters else ''} in {ledger.where}")
         return Exit.OK
@@ -67,6 +60,22 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         said += f"; --limit {len(causes)} shows all"
     hint(said)
     return Exit.OK
+
+
+def as_json(args: argparse.Namespace, filters: Filters, reader: Reader, *, where: str) -> dict[str, Any]:
+    """Return what docs/cli-json.md describes; `where` is the full name of the ledger."""
+    causes, shown = _causes(args, filters, reader)
+    return {
+        "ledger": where,
+        "total": len(causes),
+        "causes": [_cause_as_json(args, cause, message) for cause, message in shown],
+    }
+
+
+def _causes(args: argparse.Namespace, filters: Filters, reader: Reader) -> tuple[list[Cause], list[tuple[Cause, str]]]:
+    """All causes, the largest first; and those that are shown, with their messages."""
+    causes = sorted(reader.causes(filters), key=lambda cause: (-cause.jobs, cause.first_parked_at))
+    return causes, [(cause, _message(reader, cause)) for cause in causes[: args.limit]]
 
 
 def _message(reader: Reader, cause: Cause) -> str:
@@ -99,7 +108,7 @@ def _told(args: argparse.Namespace, cause: Cause, message: str) -> Iterator[str]
     yield f"  next: {_next(args, cause)}"
 
 
-def _as_json(args: argparse.Namespace, cause: Cause, message: str) -> dict[str, Any]:
+def _cause_as_json(args: argparse.Namespace, cause: Cause, message: str) -> dict[str, Any]:
     example = cause.example
     explained = explain(cause.reason)
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from parked.cli.exits import Exit
 from parked.cli.filters import add_filters, filter_words, filters_of
@@ -49,13 +49,12 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace, settings: Settings) -> int:
     filters = filters_of(args, now=time.time())
-    states = [State(name) for name in (_STATES if args.state == ALL else [args.state])]
+    states = _states(args)
     with existing_ledger(settings) as ledger, ledger.ask() as reader:
-        total = reader.count(filters, states=states)
-        rows = list(reader.jobs(filters, states=states, limit=args.limit, newest_first=True))
         if args.json:
-            put_json({"ledger": ledger.where, "total": total, "jobs": [job_as_json(row) for row in rows]})
+            put_json(as_json(args, filters, reader, where=ledger.where))
             return Exit.OK
+        total, rows = _jobs(args, filters, reader)
         thing = "job" if args.state == ALL else f"{args.state} job"
         if not rows:
             hint(f"no {thing}{' that the filters match' if filters else ''} in {ledger.where}")
@@ -64,6 +63,23 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
             put(line)
         hint(_said(args, filters, reader, rows, total=total, thing=thing))
     return Exit.OK
+
+
+def as_json(args: argparse.Namespace, filters: Filters, reader: Reader, *, where: str) -> dict[str, Any]:
+    """Return what docs/cli-json.md describes; `where` is the full name of the ledger."""
+    total, rows = _jobs(args, filters, reader)
+    return {"ledger": where, "total": total, "jobs": [job_as_json(row) for row in rows]}
+
+
+def _states(args: argparse.Namespace) -> list[State]:
+    return [State(name) for name in (_STATES if args.state == ALL else [args.state])]
+
+
+def _jobs(args: argparse.Namespace, filters: Filters, reader: Reader) -> tuple[int, list[JobRow]]:
+    """How many the filters match, and the newest of them."""
+    states = _states(args)
+    rows = list(reader.jobs(filters, states=states, limit=args.limit, newest_first=True))
+    return reader.count(filters, states=states), rows
 
 
 def _table(rows: Sequence[JobRow], *, is_parked: bool) -> list[str]:

@@ -20,7 +20,7 @@ from parked.ledger.pulse import Pulse
 from parked.ledger.store import Database, Reader
 from parked.ledger.writer import Channel, Ticket, Writer
 
-__all__ = ["Channel", "Ledger", "Ticket", "full_name", "migrate", "open_ledger"]
+__all__ = ["Channel", "Ledger", "Ticket", "full_name", "look_into", "migrate", "open_ledger"]
 
 
 def open_ledger(
@@ -63,6 +63,39 @@ def open_ledger(
     except Exception as exc:
         raise database.explain(exc) from exc
     return Ledger(database, created=created, role=role, write_patience_s=write_patience_s, monotonic=monotonic)
+
+
+@contextmanager
+def look_into(url: str, *, patience_s: float) -> Iterator[Reader]:
+    """Ask questions of one consistent snapshot of a ledger that is there: for whoever only asks, and now and then.
+
+    It is neither made nor upgraded, and nothing is written. A server that takes longer than `patience_s` for one answer
+    is left; a file answers or fails by itself, since nobody waits longer than 30 s for a lock of it.
+
+    Raises:
+        SettingsError: the URL is none that parked understands.
+        LedgerMissing: there is none.
+        LedgerTooNew: a newer parked has changed it in a way that this version can't follow.
+        LedgerUnavailable: it can't be read, or was made by an older parked.
+    """
+    database = locate(url)
+    with _asking(database, lambda: database.look(patience_s=patience_s)) as reader:
+        yield reader
+
+
+@contextmanager
+def _asking(database: Database, open_reader: Callable[[], Reader]) -> Iterator[Reader]:
+    try:
+        reader = open_reader()
+        try:
+            yield reader
+        finally:
+            reader.close()
+    except Exception as exc:
+        explained = database.explain(exc)
+        if explained is exc:
+            raise
+        raise explained from exc
 
 
 def migrate(url: str, *, mode: int | None = None) -> Upgraded:
@@ -228,17 +261,8 @@ class Ledger:
     @contextmanager
     def ask(self) -> Iterator[Reader]:
         """Ask questions of one consistent snapshot, on a connection that only asks. Don't keep it open for long."""
-        try:
-            reader = self._database.reader()
-            try:
-                yield reader
-            finally:
-                reader.close()
-        except Exception as exc:
-            explained = self._database.explain(exc)
-            if explained is exc:
-                raise
-            raise explained from exc
+        with _asking(self._database, self._database.reader) as reader:
+            yield reader
 
     # --- the end ---
 

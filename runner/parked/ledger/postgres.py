@@ -540,6 +540,9 @@ class PostgresReader(SqlReader):
                 self._connection.close()
                 cursor.close()
 
+    def size_bytes(self) -> int:
+        return int(self._value("room"))
+
     def many(self, values: Iterable[Any]) -> list[Any]:
         return [value.value if isinstance(value, Enum) else value for value in values]
 
@@ -596,6 +599,19 @@ class PostgresDatabase:
 
     def reader(self) -> PostgresReader:
         return PostgresReader.of(self._server)
+
+    def look(self, *, patience_s: float) -> PostgresReader:
+        # The server's own patience ends first: else it would go on for nobody.
+        begin_looking = BEGIN_READING + f"; SET LOCAL statement_timeout = {round(1000 * patience_s)}".encode()
+        connection = self._server.connect(silence_s=patience_s + 1)
+        try:
+            connection.execute(begin_looking, prepare=False)
+            schema = PostgresSchema(connection, self.where)
+            bring_up_to_date(schema, create=False, upgrade=Upgrade.NONE, steps=migrations("postgres"))
+            return PostgresReader(connection)
+        except BaseException:
+            connection.close()
+            raise
 
     def scrub(self) -> bool:
         return scrub(self._server)

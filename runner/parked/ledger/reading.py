@@ -254,9 +254,19 @@ class SqlReader(ABC):
     def owners(self) -> list[OwnerRow]:
         return [owner_row(row) for row in self._ask("owners")]
 
+    def owners_counted(self, *, since: float) -> tuple[int, int]:
+        alive, lost = self._ask("owners_counted", since=since).fetchone()
+        return alive, lost
+
     def mark(self, name: str) -> Any:
         value = self._value("mark", name=name)
         return None if value is None else json.loads(value)
+
+    def marks(self, beginning: str) -> dict[str, Any]:
+        return {name: json.loads(value) for name, value in self._ask("marks", beginning=beginning)}
+
+    @abstractmethod
+    def size_bytes(self) -> int: ...
 
     def pauses(self) -> list[PauseRow]:
         return pause_rows(self._ask("pauses_of_pending"))
@@ -271,8 +281,8 @@ class SqlReader(ABC):
     def gates(self) -> list[tuple[str, str | None, float | None]]:
         return [(model, why, closed_until) for model, why, closed_until, *_ in gate_columns(self._ask("gates"))]
 
-    def leases(self) -> dict[str, int]:
-        return dict(self._ask("leases").fetchall())
+    def leases(self) -> dict[str, OwnerRow]:
+        return {task: owner_row(owner) for task, *owner in self._ask("leases")}
 
     # --- all of it ---
 

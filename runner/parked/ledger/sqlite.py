@@ -451,11 +451,22 @@ class SqliteReader(SqlReader):
     def ask(self, sql: str, values: Mapping[str, Any]) -> sqlite3.Cursor:
         return self._connection.execute(sql, values)
 
+    def size_bytes(self) -> int:
+        file = self._value("room")
+        return _bytes_of(file) + _bytes_of(f"{file}-wal")
+
     def many(self, values: Iterable[Any]) -> str:
         return json.dumps(list(values))
 
     def pattern(self, text: str) -> str:
         return text.replace("[", "[[]").replace("?", "[?]")
+
+
+def _bytes_of(file: str) -> int:
+    try:
+        return Path(file).stat().st_size
+    except FileNotFoundError:  # no WAL; or the file was moved since it was opened, which the next one who looks is told
+        return 0
 
 
 class SqliteTarget:
@@ -516,6 +527,10 @@ class SqliteDatabase:
             return SqliteStore(self._path, clock=self._clock, monotonic=self._monotonic, file=self._file)
         except sqlite3.Error as exc:  # there is no store yet that could explain it
             raise self.explain(exc) from exc
+
+    def look(self, *, patience_s: float) -> SqliteReader:
+        self.prepare(create=False, upgrade=False)
+        return self.reader()
 
     def reader(self) -> SqliteReader:
         reader = SqliteReader.of(self._path)

@@ -55,7 +55,11 @@ class Database(Protocol):
         ...
 
     def store(self) -> Store: ...
-    def reader(self) -> Reader: ...
+    def reader(self) -> Reader: ...  # once it was prepared
+    def look(self, *, patience_s: float) -> Reader:
+        """A reader for who has prepared nothing and only asks. See `look_into`."""
+        ...
+
     def scrub(self) -> bool: ...  # see `Ledger.scrub`
     def write_copy(self, file: Path) -> None:
         """Write all of it, as it is at one moment, into an empty file, which becomes a SQLite ledger.
@@ -350,9 +354,12 @@ class Reader(Protocol):
         """Payloads and answers that can't be read, or aren't what was accepted. Reads all of them."""
         ...
 
-    def owners(self) -> list[OwnerRow]: ...
+    def owners(self) -> list[OwnerRow]: ...  # all there ever were
+    def owners_counted(self, *, since: float) -> tuple[int, int]: ...  # alive now, and declared lost since
     def mark(self, name: str) -> Any: ...  # the JSON value; None if it was never set
-    def leases(self) -> dict[str, int]: ...  # task -> owner id
+    def marks(self, beginning: str) -> dict[str, Any]: ...  # by name, those whose names begin so
+    def leases(self) -> dict[str, OwnerRow]: ...  # task -> who holds it
+    def size_bytes(self) -> int: ...  # on the disk: of the file and its WAL, or of the tables with their indexes
     def pauses(self) -> list[op.PauseRow]:
         """Those that hold back a job: what leaves nothing pending is no pause."""
         ...

@@ -176,7 +176,7 @@ def test_the_summary_and_the_metrics_tell_of_a_pause(parked, api, many, url):
     )
     (pause,) = json.loads(parked("summary", "--json").out)["pauses"]
     assert (pause["pipeline"], pause["model"], pause["reason"]) == ("nightly", None, "auth_invalid")
-    assert look(url, tasks=()).pauses == [("nightly", "*", "auth_invalid")]
+    assert look(url).pauses == [("nightly", "*", "auth_invalid")]
 
 
 def test_the_series_of_a_pause_goes_to_0_when_it_is_over(parked, api, many, url):
@@ -184,7 +184,7 @@ def test_the_series_of_a_pause_goes_to_0_when_it_is_over(parked, api, many, url)
     pause = {"pipeline": "default", "model": "*", "reason": "auth_invalid"}
 
     def series():
-        return [(one.labels, one.value) for one in pauses(look(url, tasks=()))]
+        return [(one.labels, one.value) for one in pauses(look(url))]
 
     parked("run", many(10))
     assert series() == []
@@ -204,7 +204,7 @@ def test_the_series_of_a_gate_goes_to_0_when_it_is_open_again(parked, many, url)
     def series(why):
         with open_ledger(url) as ledger:
             ledger.record(op.Consult((op.GateState("gemini-3.5-flash", why, closed_for_s=60.0),)))
-        return {one.labels["reason"]: one.value for one in gates(look(url, tasks=()))}
+        return {one.labels["reason"]: one.value for one in gates(look(url))}
 
     assert series("rate") == {"rate": 1, "outage": 0}
     assert series(None) == {"rate": 0, "outage": 0}

@@ -219,7 +219,19 @@ def test_a_lease_is_held_by_one_owner_and_free_once_it_is_old_or_its_owner_gone(
     desk.lose(second)
     assert take(first)
     with ledger.ask() as reader:
-        assert reader.leases() == {"audit": first}
+        assert {task: owner.id for task, owner in reader.leases().items()} == {"audit": first}
+
+
+def test_owners_are_counted_that_are_alive_or_were_lost_not_long_ago(desk, ledger, wall):
+    desk.lose(desk.owner())
+    wall.now += 3600.0
+    desk.lose(desk.owner())
+    desk.owner()
+    ledger.record(op.Leave(desk.owner()))
+
+    with ledger.ask() as reader:
+        assert reader.owners_counted(since=wall.now - 3600.0) == (1, 2)
+        assert reader.owners_counted(since=wall.now - 3599.0) == (1, 1)
 
 
 def test_a_lease_is_free_when_the_clock_was_set_back_so_far_that_it_would_be_held_for_days(desk, ledger, wall):

@@ -157,19 +157,6 @@ def test_what_is_no_trouble_of_the_surroundings_stays_what_it_is(code):
 # --- its roles ---------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def roles(postgres: Postgres) -> Iterator[None]:
-    """The roles of docs/postgres.md, made by its own statements."""
-    page = (Path(__file__).parents[3] / "docs" / "postgres.md").read_text("utf-8")
-    script = "\n".join(re.findall(r"^```sql\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
-    names = re.findall(r"^CREATE ROLE (\w+)", script, re.MULTILINE)
-    assert len(names) == 3
-    postgres.run(*(statement for statement in script.split(";\n") if statement.strip()), database="ledger")
-    yield
-    postgres.run(*(f"DROP OWNED BY {name} CASCADE" for name in names), database="ledger")
-    postgres.run(*(f"DROP ROLE {name}" for name in names), database="ledger")
-
-
 def test_each_role_of_the_docs_can_do_its_work_and_no_more(postgres, postgres_url, roles, at_desk):
     migrate, run, look = (postgres.url("ledger", user=f"parked_{name}") for name in ("migrate", "run", "look"))
     with pytest.raises(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import random
+import sqlite3
+from contextlib import closing
+
+import psycopg
 import pytest
 
-from parked.errors import InvalidJob, JobConflict
+from parked.errors import InvalidJob, JobConflict, LedgerMissing, LedgerTooNew
 from parked.job import State
-from parked.ledger import codec
+from parked.ledger import codec, look_into, open_ledger
 from parked.ledger import operations as op
 from parked.ledger.store import Filters
 from parked.verdict import Kind, Reason
@@ -156,6 +161,32 @@ def test_payloads_answers_and_identities_are_read_by_the_page(desk, ledger):
         }
 
 
+def test_who_only_looks_makes_no_ledger_and_finds_one_once_it_is_there(url, at_desk):
+    for _ in range(2):  # so the first look has made none
+        with pytest.raises(LedgerMissing), look_into(url, patience_s=10.0):
+            pass
+
+    with open_ledger(url) as ledger:
+        at_desk(ledger).parked()
+        with look_into(url, patience_s=10.0) as reader:
+            assert reader.count(Filters(), states=[State.PARKED]) == 1
+            assert reader.name == ledger.name
+
+
+def test_who_only_looks_is_told_of_a_ledger_that_a_newer_parked_has_changed(url, database):
+    open_ledger(url).close()
+    newer = "INSERT INTO {s}schema_version SELECT 9999, {no}, 'later', applied_at, '9.0' FROM {s}schema_version LIMIT 1"
+    if database == "sqlite":
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file, file:
+            file.execute(newer.format(s="", no=0))
+    else:
+        with psycopg.connect(url) as connection:
+            connection.execute(newer.format(s="parked.", no="false").encode())
+
+    with pytest.raises(LedgerTooNew), look_into(url, patience_s=10.0):
+        pass
+
+
 def test_a_snapshot_does_not_see_what_is_committed_later(desk, ledger):
     desk.accept("before")
     with ledger.ask() as reader:
@@ -171,6 +202,25 @@ def test_a_mark_keeps_any_json_value(ledger):
     with ledger.ask() as reader:
         assert reader.mark("last_summary") == {"at": 2.5}
         assert reader.mark("never") is None
+
+
+def test_marks_are_read_by_what_their_names_begin_with(ledger):
+    for name, value in [("task:sweep", 1.5), ("task:audit", 2.5), ("task", 3.5), ("audit", 4.5), ("ta_k:x", 5.5)]:
+        ledger.record(op.SetMark(name, value))
+
+    with ledger.ask() as reader:
+        assert reader.marks("task:") == {"task:audit": 2.5, "task:sweep": 1.5}
+
+
+def test_the_size_of_a_ledger_is_what_it_takes_up_on_the_disk(desk, ledger):
+    with ledger.ask() as reader:
+        before = reader.size_bytes()
+    desk.accept(payload=random.Random(1).randbytes(300_000).hex())
+    with ledger.ask() as reader:
+        after = reader.size_bytes()
+
+    assert before > 10_000
+    assert 300_000 < after - before < 2_000_000
 
 
 WHOLE = [

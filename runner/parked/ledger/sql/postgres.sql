@@ -372,6 +372,11 @@ SELECT 1 FROM parked.owners WHERE id = %(id)s AND ended_at IS NULL AND lost_at I
 -- All owners ever, in the order of their coming.
 SELECT {owner} FROM parked.owners ORDER BY id;
 
+-- name: owners_counted
+-- How many there are now, and how many were declared lost since.
+SELECT (SELECT count(*) FROM parked.owners WHERE ended_at IS NULL AND lost_at IS NULL),
+       (SELECT count(*) FROM parked.owners WHERE lost_at >= %(since)s);
+
 -- name: lose
 -- Declare an owner lost.
 -- No row: its beat moved since it was seen to stand still, or it has ended, or it is lost already.
@@ -733,8 +738,18 @@ SELECT pipeline, model, error_class, reason, count(*) FROM parked.jobs WHERE sta
 -- No row: it was never set.
 SELECT value FROM parked.marks WHERE name = %(name)s;
 
+-- name: marks
+-- Those whose names begin so.
+SELECT name, value FROM parked.marks WHERE starts_with(name, %(beginning)s) ORDER BY name COLLATE "C";
+
 -- name: leases
-SELECT task, owner_id FROM parked.leases;
+-- Tasks, and who holds each.
+SELECT task, {owner} FROM parked.leases JOIN parked.owners ON owners.id = leases.owner_id ORDER BY task;
+
+-- name: room
+-- What the tables take up, with their indexes and long values. Any role that may use the schema may ask this.
+SELECT sum(pg_catalog.pg_total_relation_size(oid))::bigint FROM pg_catalog.pg_class
+ WHERE relnamespace = 'parked'::regnamespace AND relkind = 'r';
 
 
 -- ==== the audit, row by row: each statement gives the pipeline and job id of rows that can't be ====

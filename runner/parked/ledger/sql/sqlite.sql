@@ -293,6 +293,11 @@ SELECT 1 FROM owners WHERE id = :id AND ended_at IS NULL AND lost_at IS NULL;
 -- All owners ever, in the order of their coming.
 SELECT {owner} FROM owners ORDER BY id;
 
+-- name: owners_counted
+-- How many there are now, and how many were declared lost since.
+SELECT (SELECT count(*) FROM owners WHERE ended_at IS NULL AND lost_at IS NULL),
+       (SELECT count(*) FROM owners WHERE lost_at >= :since);
+
 -- name: lose
 -- Declare an owner lost.
 -- No row: its beat moved since it was seen to stand still, or it has ended, or it is lost already.
@@ -641,8 +646,17 @@ SELECT pipeline, model, error_class, reason, count(*) FROM jobs WHERE state = 'p
 -- No row: it was never set.
 SELECT value FROM marks WHERE name = :name;
 
+-- name: marks
+-- Those whose names begin so.
+SELECT name, value FROM marks WHERE substr(name, 1, length(:beginning)) = :beginning ORDER BY name;
+
 -- name: leases
-SELECT task, owner_id FROM leases;
+-- Tasks, and who holds each.
+SELECT task, {owner} FROM leases JOIN owners ON owners.id = leases.owner_id ORDER BY task;
+
+-- name: room
+-- The file; what it takes up with its WAL, the file system knows.
+SELECT file FROM pragma_database_list WHERE name = 'main';
 
 
 -- ==== the audit, row by row: each statement gives the pipeline and job id of rows that can't be ====

@@ -1,0 +1,132 @@
+"""Spans on their way to a collector: in batches large enough for a slow one, and counted, so that a loss is said once.
+
+Imports OpenTelemetry's SDK; `tracing.py` imports this where traces are asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+from parked.errors import SettingsError
+
+# A collector that takes 250 ms for a request gets 2,000 spans a second, two for each of a thousand attempts, in a
+# request a second. With the SDK's own 512 in 2,048 it is at its limit there, and whatever else holds it up costs spans.
+BATCH_SPANS: Final = 2048
+QUEUE_SPANS: Final = 8192
+DELAY_MS: Final = 5000  # the SDK's own
+
+_log = logging.getLogger("parked.telemetry")
+
+
+class SpanBatches(BatchSpanProcessor):
+    """A batch processor that knows how many spans it has lost, and says so when that begins and at its end.
+
+    Raises:
+        SettingsError: the sizes in `env` (`OTEL_BSP_…`) can't be used.
+    """
+
+    def __init__(self, exporter: SpanExporter, env: Mapping[str, str]) -> None:
+        queue_spans = _number("OTEL_BSP_MAX_QUEUE_SIZE", env, QUEUE_SPANS)
+        batch_spans = _number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", env, min(BATCH_SPANS, queue_spans))
+        if batch_spans > queue_spans:
+            raise SettingsError(
+                "OTEL_BSP_MAX_EXPORT_BATCH_SIZE must be at most OTEL_BSP_MAX_QUEUE_SIZE,"
+                f" got {batch_spans} and {queue_spans}"
+            )
+        self._fate = Fate(capacity=queue_spans + batch_spans)
+        super().__init__(
+            _Counted(exporter, self._fate),
+            max_queue_size=queue_spans,
+            max_export_batch_size=batch_spans,
+            schedule_delay_millis=_number("OTEL_BSP_SCHEDULE_DELAY", env, DELAY_MS),
+        )
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if span.context is not None and span.context.trace_flags.sampled:
+            self._fate.ended()
+        super().on_end(span)
+
+    def shutdown(self) -> None:
+        self._fate.is_ending = True
+        super().shutdown()  # type: ignore[no-untyped-call]  # the SDK's own
+
+    def tell(self) -> None:
+        """Say how many were lost in all; for the end."""
+        self._fate.tell()
+
+
+def _number(name: str, env: Mapping[str, str], default: int) -> int:
+    text = env.get(name, "").strip() or str(default)
+    if not (text.isascii() and text.isdigit() and int(text) >= 1):
+        raise SettingsError(f"{name} must be a whole number from 1, got {text!r}")
+    return int(text)
+
+
+class Fate:
+    """What became of the spans that ended. `capacity` is how many may be waiting or on their way."""
+
+    def __init__(self, *, capacity: int) -> None:
+        self.is_ending = False  # then it is left to `tell`
+        self._capacity = capacity
+        self._lock = threading.Lock()
+        self._ended = self._handed_over = self._delivered = 0
+        self._told = False
+
+    def ended(self) -> None:
+        with self._lock:
+            self._ended += 1
+            overflows = self._ended - self._handed_over > self._capacity
+        if overflows:
+            self._begins("the collector is slower than the spans come")
+
+    def handed_over(self, spans: int) -> None:
+        with self._lock:
+            self._handed_over += spans
+
+    def delivered(self, spans: int) -> None:
+        with self._lock:
+            self._delivered += spans
+
+    def refused(self) -> None:
+        self._begins("the collector doesn't take them")
+
+    def tell(self) -> None:
+        if lost := self._ended - self._delivered:
+            _log.warning("spans_lost spans=%d of=%d", lost, self._ended)
+
+    def _begins(self, why: str) -> None:
+        with self._lock:
+            is_news, self._told = not (self._told or self.is_ending), True
+        if is_news:
+            _log.warning("losing_spans why=%s", json.dumps(why))
+
+
+class _Counted(SpanExporter):
+    def __init__(self, exporter: SpanExporter, fate: Fate) -> None:
+        self._exporter = exporter
+        self._fate = fate
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self._fate.handed_over(len(spans))
+        result = SpanExportResult.FAILURE
+        try:
+            result = self._exporter.export(spans)
+        finally:
+            if result is SpanExportResult.SUCCESS:
+                self._fate.delivered(len(spans))
+            else:
+                self._fate.refused()
+        return result
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        return self._exporter.force_flush(timeout_millis)

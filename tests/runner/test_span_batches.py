@@ -1,0 +1,188 @@
+"""Spans on their way to a real OTLP receiver that is slow, refuses them, or hangs."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+
+from parked import tracing
+from parked.errors import SettingsError
+from parked.span_batches import SpanBatches
+
+PATIENCE_S = 30.0
+SMALL = {"OTEL_BSP_MAX_QUEUE_SIZE": "16", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "4"}
+
+
+class Collector:
+    """Receives OTLP over HTTP. It answers with `status` after `takes_s`, and not before it `may_answer`."""
+
+    def __init__(self) -> None:
+        self.takes_s = 0.0
+        self.status = 200
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        self.asked = threading.Event()
+        self.spans = 0
+        collector = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                collector.asked.set()
+                collector.may_answer.wait(PATIENCE_S)
+                time.sleep(collector.takes_s)
+                if collector.status == 200:
+                    request = ExportTraceServiceRequest.FromString(body)
+                    scopes = [scope for resource in request.resource_spans for scope in resource.scope_spans]
+                    collector.spans += sum(len(scope.spans) for scope in scopes)
+                self.send_response(collector.status)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}/v1/traces"
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def close(self) -> None:
+        self.may_answer.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    collector = Collector()
+    yield collector
+    collector.close()
+
+
+@pytest.fixture
+def said(caplog):
+    """Returns a function that gives what parked has logged of spans, and the numbers in it."""
+    caplog.set_level(logging.WARNING)
+
+    def said():
+        messages = [record.getMessage() for record in caplog.records if record.name == "parked.telemetry"]
+        return [
+            (message.split()[0], [int(number) for number in re.findall(r"=(\d+)", message)]) for message in messages
+        ]
+
+    return said
+
+
+def provider_to(collector, env=None, **more):
+    batches = SpanBatches(OTLPSpanExporter(endpoint=collector.url), env or {})
+    provider = TracerProvider(shutdown_on_exit=False, **more)
+    provider.add_span_processor(batches)
+    return provider, batches
+
+
+def end_spans(provider, number):
+    tracer = provider.get_tracer("test")
+    for _ in range(number):
+        tracer.start_span("parked.job").end()
+
+
+def test_a_collector_that_takes_250_ms_gets_all_of_many_spans_at_once(collector, said):
+    collector.takes_s = 0.25
+    provider, batches = provider_to(collector)
+
+    end_spans(provider, 6000)
+    provider.shutdown()
+    batches.tell()
+
+    assert collector.spans == 6000
+    assert said() == []
+
+
+def test_spans_that_a_collector_refuses_are_counted_and_said_once_when_it_begins_and_once_at_the_end(collector, said):
+    collector.status = 400
+    provider, batches = provider_to(collector, SMALL)
+
+    for _ in range(3):
+        end_spans(provider, 5)
+        provider.force_flush()
+    while_it_runs = said()
+    provider.shutdown()
+    batches.tell()
+
+    assert while_it_runs == [("losing_spans", [])]
+    assert said() == [*while_it_runs, ("spans_lost", [15, 15])]
+
+
+def test_spans_for_which_there_is_no_room_are_counted_and_said_once_when_it_begins_and_once_at_the_end(collector, said):
+    collector.may_answer.clear()
+    provider, batches = provider_to(collector, SMALL)
+
+    end_spans(provider, 4)
+    assert collector.asked.wait(PATIENCE_S)
+    end_spans(provider, 96)
+    while_it_runs = said()
+    collector.may_answer.set()
+    provider.shutdown()
+    batches.tell()
+
+    assert while_it_runs == [("losing_spans", [])]
+    assert said() == [*while_it_runs, ("spans_lost", [100 - collector.spans, 100])]
+    assert collector.spans == 20  # on its way, and waiting
+
+
+def test_spans_that_are_not_sampled_are_none_that_could_be_lost(collector, said):
+    provider, batches = provider_to(collector, sampler=ALWAYS_OFF)
+
+    end_spans(provider, 10)
+    provider.shutdown()
+    batches.tell()
+
+    assert said() == []
+
+
+def test_a_collector_that_hangs_keeps_a_command_from_its_end_for_a_while_only(collector, said, monkeypatch):
+    collector.may_answer.clear()
+    monkeypatch.setattr(tracing, "END_PATIENCE_S", 0.2)
+    provider, batches = provider_to(collector)
+    end_spans(provider, 7)
+    began = time.monotonic()
+
+    tracing.shut_down(provider, batches)
+
+    assert time.monotonic() - began < 5.0  # its own patience is 10 s
+    assert said() == [("spans_lost", [7, 7])]
+    collector.may_answer.set()
+
+
+@pytest.mark.parametrize(
+    ("env", "sentence"),
+    [
+        ({"OTEL_BSP_MAX_QUEUE_SIZE": "many"}, "OTEL_BSP_MAX_QUEUE_SIZE must be a whole number from 1, got 'many'"),
+        ({"OTEL_BSP_SCHEDULE_DELAY": "0"}, "OTEL_BSP_SCHEDULE_DELAY must be a whole number from 1, got '0'"),
+        ({"OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "9000"}, "must be at most OTEL_BSP_MAX_QUEUE_SIZE, got 9000 and 8192"),
+    ],
+)
+def test_a_size_that_makes_no_sense_is_a_sentence(collector, env, sentence):
+    with pytest.raises(SettingsError, match=re.escape(sentence)):
+        provider_to(collector, env)
+
+
+def test_a_smaller_queue_alone_is_one_that_works(collector):
+    provider, _ = provider_to(collector, {"OTEL_BSP_MAX_QUEUE_SIZE": "100"})
+
+    end_spans(provider, 50)
+    provider.shutdown()
+
+    assert collector.spans == 50
