@@ -276,12 +276,10 @@ def test_a_server_without_a_connection_left_is_waited_for_and_said_once(postgres
 
     def fill() -> None:
         postgres.run("ALTER ROLE crowded CONNECTION LIMIT 0")
-        threading.Timer(2.5, make_room).start()
         end_writers(postgres)
         with pytest.raises(LedgerUnavailable, match="has no connection left; raise max_connections"):
             open_ledger(url)
-
-    def make_room() -> None:
+        wait_until(lambda: said() == ["ledger_away"])
         postgres.run("ALTER ROLE crowded CONNECTION LIMIT -1")
 
     pipeline.at = {50: fill}

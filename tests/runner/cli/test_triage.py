@@ -334,6 +334,7 @@ def test_an_erased_job_can_not_be_restored(parked, night):
 def test_readers_that_keep_old_pages_make_it_end_with_three(parked, night, monkeypatch):
     monkeypatch.setattr("parked.ledger.scrubbing.WAL_PATIENCE_MS", 1)
     monkeypatch.setattr("parked.ledger.scrubbing.PATIENCE_S", 0.0)
+    monkeypatch.setattr("parked.ledger.postgres_scrubbing.PATIENCE_S", 0.0)
 
     with night.ledger.ask() as reader:
         reader.states()
