@@ -122,7 +122,7 @@ def main() -> None:
     rows = []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        server = stack.enter_context(running("-c", "fsync=on", "-c", "max_wal_size=4GB"))
+        server = stack.enter_context(running("-c", "max_wal_size=4GB", is_durable=True))
         for database in ("SQLite", "PostgreSQL"):
             urls = {}
             for size in ("few", "many"):

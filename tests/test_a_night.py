@@ -82,15 +82,15 @@ def collector(tmp_path):
     process.stdout.close()
 
 
-def test_every_failing_job_ends_parked_with_the_right_class_and_every_other_is_answered_once(tmp_path, collector):
+def test_every_failing_job_ends_parked_with_the_right_class_and_every_other_is_answered_once(on_disk, collector):
     endpoint, received = collector
     prompts = {f"job-{n:02}": _prompt(n) for n in range(JOBS)}
-    file, out = tmp_path / "jobs.jsonl", tmp_path / "answers.jsonl"
+    file, out = on_disk / "jobs.jsonl", on_disk / "answers.jsonl"
     file.write_text("".join(json.dumps(_line(id, prompt)) + "\n" for id, prompt in prompts.items()))
     with Simulator() as api:
         api.answers(_fate)
         env = {**os.environ, "GEMINI_API_KEY": "secret-key", "GOOGLE_GEMINI_BASE_URL": api.url}
-        env |= {"PARKED_LEDGER": f"sqlite:///{tmp_path}/parked.db", "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
+        env |= {"PARKED_LEDGER": f"sqlite:///{on_disk}/parked.db", "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
 
         def parked(*words: str) -> subprocess.CompletedProcess[str]:
             command = [sys.executable, "-m", "parked.cli", *words]

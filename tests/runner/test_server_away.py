@@ -93,7 +93,7 @@ def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 @pytest.fixture
 def durable() -> Iterator[Postgres]:
     """A server of one test's own, which writes to the disk as it would for anybody."""
-    with running("-c", "fsync=on") as server:
+    with running(is_durable=True) as server:
         server.run("CREATE DATABASE ledger")
         yield server
 
@@ -359,7 +359,7 @@ def test_a_server_whose_disk_is_full_gets_its_answers_when_there_is_room_again(p
 
 def test_a_standby_that_is_promoted_takes_over(pipeline):
     """With synchronous replication what was committed is there, too; of a commit under way nobody knows."""
-    with running("-c", "fsync=on") as primary, running("-c", "fsync=on", standby_of=primary) as standby:
+    with running(is_durable=True) as primary, running(standby_of=primary, is_durable=True) as standby:
         primary.run(
             "CREATE DATABASE ledger", "ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()"
         )
@@ -435,7 +435,7 @@ class Loopback:
 def test_a_network_that_is_cut_for_a_while_costs_nothing_and_is_said_once(pipeline, said):
     def apart() -> None:
         network = Loopback()
-        with running("-c", "fsync=on") as server:
+        with running(is_durable=True) as server:
             server.run("CREATE DATABASE ledger")
 
             def cut() -> None:
