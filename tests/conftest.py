@@ -24,6 +24,16 @@ if TYPE_CHECKING:
 pytest_plugins = ("servers", "disks")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Who works on PostgreSQL is slow: `make test-quick` is for machines without it, too."""
+    for item in items:
+        asks_for = getattr(item, "fixturenames", ())
+        given = getattr(item, "callspec", None)
+        if "postgres" in asks_for or (given is not None and "postgres" in given.params.values()):
+            item.add_marker("slow")
+
+
 class ManualClock:
     """Time that passes only by being slept through; each sleep is kept."""
 

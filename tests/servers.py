@@ -6,6 +6,7 @@ And where files of tests and servers are kept meanwhile.
 from __future__ import annotations
 
 import os
+import random
 import select
 import shutil
 import signal
@@ -62,10 +63,15 @@ def pytest_configure() -> None:
 
 
 def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port
+    """A port that still is free when a server comes to listen on it.
+
+    The kernel gives ports from 32768 on to all who ask for any, and tests that run side by side ask all the time.
+    """
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_768)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Postgres:

@@ -20,6 +20,9 @@ import rotel
 
 from parked.simulator import Simulator
 from parked.simulator import replies as reply
+from servers import free_port
+
+pytestmark = pytest.mark.slow
 
 # What each tenth job meets, and the class it must end in; None: it is answered in the end.
 FATES = {
@@ -50,10 +53,7 @@ JOBS = 60
 @pytest.fixture
 def collector(tmp_path):
     """A real OTLP receiver that prints the spans it gets; returns its address and a function that ends it."""
-    with socket.socket() as one, socket.socket() as two:
-        one.bind(("127.0.0.1", 0))
-        two.bind(("127.0.0.1", 0))
-        http, grpc = one.getsockname()[1], two.getsockname()[1]
+    http, grpc = free_port(), free_port()
     printed: list[str] = []
     process = subprocess.Popen(
         [
@@ -154,9 +154,7 @@ def _fate(request):
 
 def _scrape(env) -> dict[str, list[tuple[dict[str, str], float]]]:
     """Scrape a real sidecar beside the ledger; returns the samples by name."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        listen = f"127.0.0.1:{probe.getsockname()[1]}"
+    listen = f"127.0.0.1:{free_port()}"
     command = [sys.executable, "-m", "parked_exporter.cli", "--listen", listen]
     sidecar = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
     try:

@@ -32,6 +32,8 @@ from parked.ledger.postgres_schema import begin
 from parked.ledger.postgres_server import Server
 from servers import Postgres, missing, running, wait_until
 
+pytestmark = pytest.mark.slow
+
 JOBS = 200  # in one commit: accepting fails at once, and isn't what is tested here
 WAIT_S = 60.0
 # How long the network is cut, and after how long the parameters in the URL take it for gone. Not what parked's defaults

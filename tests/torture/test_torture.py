@@ -12,6 +12,8 @@ import pytest
 
 from torture.play import stage
 
+pytestmark = pytest.mark.slow
+
 KILLS = 30
 
 

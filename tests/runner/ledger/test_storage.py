@@ -24,6 +24,8 @@ from parked.ledger.migrations import Migration, Upgrade, bring_up_to_date, migra
 from parked.ledger.sqlite_schema import SqliteSchema
 from parked.ledger.store import Filters
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 30.0
 
 
