@@ -8,6 +8,8 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 ARGS ?=
 N ?= 1000
 DATABASE ?= sqlite
+# Processes that run tests side by side. One more than there are cores, since many tests wait for others.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 # Exact versions for what is installed, and for what pip builds the package with (by the second name since pip 25.3).
 export PIP_CONSTRAINT := constraints.txt
@@ -16,11 +18,15 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 GRAFANA_TYPES := @grafana/schema@13.2.3 typescript@7.0.2
 DEV_TOOLS = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']['dev'])"
 
-.PHONY: help demo test torture lint bench bench-peers pictures constraints clean
+# Bytecode is kept even where it isn't by default: each worker, and each command that a test starts, would compile anew.
+PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+.PHONY: help demo test test-quick torture lint bench bench-peers pictures constraints clean
 
 help:
 	@echo "make demo          the whole story in a minute: a local Gemini that fails, a run, /metrics, a replay"
-	@echo "make test          run the tests (ARGS=\"-k settings\" for some of them)"
+	@echo "make test          run the tests (ARGS=\"-k settings\" for some of them), in WORKERS=$(WORKERS) processes (0: in this one)"
+	@echo "make test-quick    run those that take no second and no server, in a minute"
 	@echo "make torture       kill processes at random, N=1000 times, on DATABASE=sqlite or postgres (SEED=… plays it again)"
 	@echo "make lint          check style and types"
 	@echo "make bench         measure import, overhead a job and memory (about ten minutes)"
@@ -33,7 +39,10 @@ demo: $(VENV)/installed
 	@$(BIN)/parked demo $(ARGS)
 
 test: $(VENV)/installed-dev
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(PYTEST) $(ARGS)
+
+test-quick: $(VENV)/installed-dev
+	@$(PYTEST) -m "not slow" $(ARGS)
 
 torture: $(VENV)/installed-dev
 	@PYTHONPATH=tests $(BIN)/python -m torture --kills $(N) --database $(DATABASE) $(if $(SEED),--seed $(SEED))

@@ -115,5 +115,5 @@ def postgres() -> Iterator[Postgres]:
     sys.path.append(str(HERE.parent / "tests"))
     from servers import running
 
-    with running("-c", "fsync=on", "-c", "max_wal_size=4GB") as server:
+    with running("-c", "max_wal_size=4GB", is_durable=True) as server:
         yield server

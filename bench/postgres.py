@@ -225,7 +225,7 @@ def main() -> None:
     from servers import running
 
     print_machine()
-    with running("-c", "fsync=on") as server:
+    with running(is_durable=True) as server:
         cases = {name: partial(measured, name, server, args.jobs) for name in args.only or CASES}
         results = interleaved(cases, args.rounds)
     base = median(results["parked"], "both") if "parked" in results else None

@@ -7,20 +7,31 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import certifi
 import pytest
-from google import genai
-from google.genai import types
 
-from parked.gemini import Gemini
 from parked.job import State
 from parked.ledger import Ledger, open_ledger
 from parked.ledger.operations import SetMark
 from parked.ledger.store import AttemptRow
 from parked.simulator import Simulator
 
+if TYPE_CHECKING:
+    from parked.gemini import Gemini
+
 pytest_plugins = ("servers", "disks")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Who works on PostgreSQL is slow: `make test-quick` is for machines without it, too."""
+    for item in items:
+        asks_for = getattr(item, "fixturenames", ())
+        given = getattr(item, "callspec", None)
+        if "postgres" in asks_for or (given is not None and "postgres" in given.params.values()):
+            item.add_marker("slow")
 
 
 class ManualClock:
@@ -67,13 +78,25 @@ def states(ledger: Ledger) -> Callable[[], dict[State, int]]:
     return count
 
 
+@pytest.fixture(scope="session")
+def one_authority(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A file with the certificate of one authority."""
+    bundle, end = Path(certifi.where()).read_text("utf-8"), "-----END CERTIFICATE-----\n"
+    file = tmp_path_factory.mktemp("authorities") / "one.pem"
+    file.write_text(bundle[bundle.index("-----BEGIN") : bundle.index(end)] + end, "utf-8")
+    return str(file)
+
+
 @pytest.fixture(autouse=True)
-def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, one_authority: str) -> None:
     """No test sees the settings, keys or exporters of whoever runs it, nor leaves a ledger in the working folder."""
     monkeypatch.chdir(tmp_path)
     for name in list(os.environ):
         if name.startswith(("PARKED_", "OTEL_", "GEMINI_", "GOOGLE_")):
             monkeypatch.delenv(name)
+    # The SDK reads all authorities for each of its clients, which takes 70 ms; the simulator speaks no TLS.
+    monkeypatch.setenv("SSL_CERT_FILE", one_authority)
+    monkeypatch.delenv("SSL_CERT_DIR", raising=False)
 
 
 @pytest.fixture
@@ -102,6 +125,11 @@ def simulator() -> Iterator[Simulator]:
 @pytest.fixture
 def gemini(simulator: Simulator) -> Iterator[Gemini]:
     """The real adapter over the real SDK, pointed at the simulator."""
+    from google import genai  # takes a second
+    from google.genai import types
+
+    from parked.gemini import Gemini
+
     client = genai.Client(api_key="k", http_options=types.HttpOptions(base_url=simulator.url))
     yield Gemini(client)
     client.close()

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,13 @@ class SmallDisk:
 def _mount(*command: str | Path) -> None:
     if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode != 0:
         missing("the right to mount a file system")
+
+
+@pytest.fixture
+def on_disk() -> Iterator[Path]:
+    """A folder on the disk, where a sync takes its time; that of `tmp_path` may be in memory (`servers.memory`)."""
+    with tempfile.TemporaryDirectory(prefix="parked-") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

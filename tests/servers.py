@@ -1,8 +1,12 @@
-"""A private PostgreSQL for tests, and a private PgBouncer before it: real ones, on loopback, gone at the end."""
+"""A private PostgreSQL for tests, and a private PgBouncer before it: real ones, on loopback, gone at the end.
+
+And where files of tests and servers are kept meanwhile.
+"""
 
 from __future__ import annotations
 
 import os
+import random
 import re
 import select
 import shutil
@@ -22,6 +26,7 @@ import pytest
 
 USER = "test"
 READY_WITHIN_S = 30.0
+MEMORY, ROOM_BYTES = Path("/dev/shm"), 2 << 30
 
 
 def missing(what: str) -> None:
@@ -43,21 +48,44 @@ def binaries() -> Path:
     return found
 
 
+def memory() -> Path | None:
+    """A folder whose files are kept in memory, if there is one with room; whoever needs no disk is quicker there."""
+    there = MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM_BYTES
+    return MEMORY if there else None
+
+
+def pytest_configure() -> None:
+    """Files of tests are kept in memory: most of their time would go into syncs, and none of them takes the power away.
+
+    `PYTEST_DEBUG_TEMPROOT` says otherwise.
+    """
+    if (folder := memory()) is not None:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folder))
+
+
 def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port
+    """A port that still is free when a server comes to listen on it.
+
+    The kernel gives ports from 32768 on to all who ask for any, and tests that run side by side ask all the time.
+    """
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_768)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Postgres:
     """A server that trusts everybody on loopback."""
 
-    def __init__(self, folder: Path, *options: str, standby_of: Postgres | None = None) -> None:
+    def __init__(
+        self, folder: Path, *options: str, standby_of: Postgres | None = None, is_durable: bool = False
+    ) -> None:
         self.port = free_port()
         self._folder = folder
         self._bin = binaries()
         self._options = options
+        self._is_durable = is_durable
         self._env = {**os.environ, "LC_ALL": "C.UTF-8", "TZ": "UTC"}
         # initdb and postgres refuse root.
         self._who: dict[str, Any] = {}
@@ -90,10 +118,10 @@ class Postgres:
         settings = {
             "listen_addresses": "127.0.0.1",
             "unix_socket_directories": "",
-            "fsync": "off",
             "max_connections": "200",
             "log_min_messages": "panic",
         }
+        settings |= {"fsync": "on"} if self._is_durable else {"fsync": "off", "max_wal_size": "128MB"}
         chosen = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         self._process = subprocess.Popen(
             [self._bin / "postgres", "-D", self._folder / "data", "-p", str(self.port), *chosen, *self._options],
@@ -288,11 +316,15 @@ class PgBouncer:
 
 
 @contextmanager
-def running(*options: str, standby_of: Postgres | None = None) -> Iterator[Postgres]:
+def running(*options: str, standby_of: Postgres | None = None, is_durable: bool = False) -> Iterator[Postgres]:
+    """A server of one's own.
+
+    A durable one keeps its files on the disk, and syncs them. To make a ledger costs any other half as much in memory.
+    """
     # Not in pytest's folders: those are closed to the user that the server runs as.
-    folder = Path(tempfile.mkdtemp(prefix="parked-postgres-"))
+    folder = Path(tempfile.mkdtemp(prefix="parked-postgres-", dir=None if is_durable else memory()))
     try:
-        server = Postgres(folder, *options, standby_of=standby_of)
+        server = Postgres(folder, *options, standby_of=standby_of, is_durable=is_durable)
         try:
             yield server
         finally:

@@ -20,6 +20,9 @@ import rotel
 
 from parked.simulator import Simulator
 from parked.simulator import replies as reply
+from servers import free_port
+
+pytestmark = pytest.mark.slow
 
 # What each tenth job meets, and the class it must end in; None: it is answered in the end.
 FATES = {
@@ -50,10 +53,7 @@ JOBS = 60
 @pytest.fixture
 def collector(tmp_path):
     """A real OTLP receiver that prints the spans it gets; returns its address and a function that ends it."""
-    with socket.socket() as one, socket.socket() as two:
-        one.bind(("127.0.0.1", 0))
-        two.bind(("127.0.0.1", 0))
-        http, grpc = one.getsockname()[1], two.getsockname()[1]
+    http, grpc = free_port(), free_port()
     printed: list[str] = []
     process = subprocess.Popen(
         [
@@ -82,15 +82,15 @@ def collector(tmp_path):
     process.stdout.close()
 
 
-def test_every_failing_job_ends_parked_with_the_right_class_and_every_other_is_answered_once(tmp_path, collector):
+def test_every_failing_job_ends_parked_with_the_right_class_and_every_other_is_answered_once(on_disk, collector):
     endpoint, received = collector
     prompts = {f"job-{n:02}": _prompt(n) for n in range(JOBS)}
-    file, out = tmp_path / "jobs.jsonl", tmp_path / "answers.jsonl"
+    file, out = on_disk / "jobs.jsonl", on_disk / "answers.jsonl"
     file.write_text("".join(json.dumps(_line(id, prompt)) + "\n" for id, prompt in prompts.items()))
     with Simulator() as api:
         api.answers(_fate)
         env = {**os.environ, "GEMINI_API_KEY": "secret-key", "GOOGLE_GEMINI_BASE_URL": api.url}
-        env |= {"PARKED_LEDGER": f"sqlite:///{tmp_path}/parked.db", "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
+        env |= {"PARKED_LEDGER": f"sqlite:///{on_disk}/parked.db", "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
 
         def parked(*words: str) -> subprocess.CompletedProcess[str]:
             command = [sys.executable, "-m", "parked.cli", *words]
@@ -154,9 +154,7 @@ def _fate(request):
 
 def _scrape(env) -> dict[str, list[tuple[dict[str, str], float]]]:
     """Scrape a real sidecar beside the ledger; returns the samples by name."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        listen = f"127.0.0.1:{probe.getsockname()[1]}"
+    listen = f"127.0.0.1:{free_port()}"
     command = [sys.executable, "-m", "parked_exporter.cli", "--listen", listen]
     sidecar = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
     try:

@@ -13,6 +13,8 @@ import pytest
 
 from parked.simulator import Simulator
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 

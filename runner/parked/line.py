@@ -640,8 +640,8 @@ class Line:
         gate.until = min(gate.until, now)
 
     def give_up_waiting(self) -> None:
-        """Keep nobody in line at a pause any more."""
-        self.keeps = False
+        """Keep nobody in line at a pause any more, nor at one that comes of a try which is under way."""
+        self.keeps = self.resumes = False
         for one in list(self.jobs.values()):
             if one.stand is not Stand.CALLS and self.is_paused(one.model):
                 self._let_go(one)

@@ -24,6 +24,8 @@ from parked_exporter.metrics import task_mark
 from parked_exporter.notify import FIRST_RETRY_S, NotDue, NotSent, tagged
 from parked_exporter.schedule import Context, Schedule, Task, notify_task, run_task
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_S = 20.0
 NINE = 1_772_442_000.0  # 2026-03-02 09:00Z
 DAY_S = 86_400.0

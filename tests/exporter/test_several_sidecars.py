@@ -5,6 +5,8 @@ import time
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_S = 20.0
 
 # Tasks by the second instead of by the minute, and one that never ends.

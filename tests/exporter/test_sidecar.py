@@ -13,6 +13,8 @@ import pytest
 
 from parked.ledger import open_ledger
 
+pytestmark = pytest.mark.slow
+
 MODEL = "gemini-3.5-flash"
 PATIENCE_S = 20.0
 

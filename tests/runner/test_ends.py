@@ -503,6 +503,8 @@ class Alarm(Exception):
     """What a signal handler of a program raises wherever the program stands."""
 
 
+# In a callback of the garbage collector, of which Hypothesis has one, an exception is reported and goes nowhere.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("error", [KeyboardInterrupt, Alarm])
 def test_a_signal_at_any_moment_leaves_no_job_held(ledger, states, error):
     def ring(*given):

@@ -261,6 +261,7 @@ def test_the_line_of_a_job_is_known(jobs_file):
         assert scanned.line_of("b") is None
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_lines(tmp_path):
     """The peak of a process that reads 60,000 lines is near that of one that reads 2,000."""
     peaks_kib = [_peak_kib(tmp_path / f"{lines}.jsonl", lines) for lines in (2_000, 60_000)]

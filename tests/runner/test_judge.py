@@ -142,7 +142,11 @@ def test_nothing_is_no_answer(value):
     assert classify(value).reason is Reason.EMPTY_ANSWER
 
 
-@pytest.mark.parametrize("value", [0, False, "no", [None], {"error": None, "label": "ok"}, 4.5, object()], ids=str)
+@pytest.mark.parametrize(
+    "value",
+    [0, False, "no", [None], {"error": None, "label": "ok"}, 4.5, object()],
+    ids=lambda value: type(value).__name__,
+)
 def test_any_other_value_of_a_caller_of_ones_own_is_its_answer(value):
     judged = judge_answer(value)
 

@@ -14,6 +14,8 @@ import parked
 from parked.job import State
 from parked.ledger import open_ledger
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 120.0
 
 CALLER = """

@@ -408,6 +408,7 @@ def test_every_run_ends_whatever_the_service_does(seed):
     assert sorted(ends) == list(range(count))
 
 
+@pytest.mark.slow
 def test_nights_with_a_healthy_service_park_no_good_job_and_leave_none_over():
     cases = 60
     left_over = 0

@@ -13,6 +13,8 @@ from parked.job import State
 from parked.policy import Policy
 from parked.simulator import replies as reply
 
+pytestmark = pytest.mark.slow
+
 FASTER = 50
 
 

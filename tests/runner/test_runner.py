@@ -156,7 +156,11 @@ def test_a_known_id_with_another_payload_is_refused(runner, scripted):
         runner(scripted()).run(parked.Job("a-1", model="m", payload="another"))
 
 
-@pytest.mark.parametrize("payload", [{1: "a"}, float("nan"), object(), {"contents": "x", "http_options": {}}], ids=repr)
+@pytest.mark.parametrize(
+    "payload",
+    [{1: "a"}, float("nan"), object(), {"contents": "x", "http_options": {}}],
+    ids=["a key that is no text", "NaN", "no JSON", "http_options"],
+)
 def test_a_payload_that_cant_be_kept_or_sent_is_refused_before_it_is_accepted(ledger, runner, gemini, payload):
     with pytest.raises(parked.InvalidJob):
         runner(gemini).run(parked.Job("a-1", model="m", payload=payload))

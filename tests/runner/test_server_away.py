@@ -32,6 +32,8 @@ from parked.ledger.postgres_schema import begin
 from parked.ledger.postgres_server import Server
 from servers import Postgres, missing, running, wait_until
 
+pytestmark = pytest.mark.slow
+
 JOBS = 200  # in one commit: accepting fails at once, and isn't what is tested here
 WAIT_S = 60.0
 # How long the network is cut, and after how long the parameters in the URL take it for gone. Not what parked's defaults
@@ -93,7 +95,7 @@ def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 @pytest.fixture
 def durable() -> Iterator[Postgres]:
     """A server of one test's own, which writes to the disk as it would for anybody."""
-    with running("-c", "fsync=on") as server:
+    with running(is_durable=True) as server:
         server.run("CREATE DATABASE ledger")
         yield server
 
@@ -276,12 +278,10 @@ def test_a_server_without_a_connection_left_is_waited_for_and_said_once(postgres
 
     def fill() -> None:
         postgres.run("ALTER ROLE crowded CONNECTION LIMIT 0")
-        threading.Timer(2.5, make_room).start()
         end_writers(postgres)
         with pytest.raises(LedgerUnavailable, match="has no connection left; raise max_connections"):
             open_ledger(url)
-
-    def make_room() -> None:
+        wait_until(lambda: said() == ["ledger_away"])
         postgres.run("ALTER ROLE crowded CONNECTION LIMIT -1")
 
     pipeline.at = {50: fill}
@@ -361,7 +361,7 @@ def test_a_server_whose_disk_is_full_gets_its_answers_when_there_is_room_again(p
 
 def test_a_standby_that_is_promoted_takes_over(pipeline):
     """With synchronous replication what was committed is there, too; of a commit under way nobody knows."""
-    with running("-c", "fsync=on") as primary, running("-c", "fsync=on", standby_of=primary) as standby:
+    with running(is_durable=True) as primary, running(standby_of=primary, is_durable=True) as standby:
         primary.run(
             "CREATE DATABASE ledger", "ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()"
         )
@@ -437,7 +437,7 @@ class Loopback:
 def test_a_network_that_is_cut_for_a_while_costs_nothing_and_is_said_once(pipeline, said):
     def apart() -> None:
         network = Loopback()
-        with running("-c", "fsync=on") as server:
+        with running(is_durable=True) as server:
             server.run("CREATE DATABASE ledger")
 
             def cut() -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 COUNTER = Path(__file__).parents[2] / "bench" / "syncs.c"
 
 RUN = """
@@ -64,12 +66,12 @@ def counter(tmp_path_factory):
 @pytest.mark.parametrize(
     ("in_flight", "jobs", "most"), [(1, 300, 2.1), (16, 2_000, 0.4), (64, 4_000, 0.2)], ids=["1", "16", "64"]
 )
-def test_a_job_shares_its_syncs_with_those_that_run_beside_it(counter, tmp_path, in_flight, jobs, most):
-    count = tmp_path / "count"
+def test_a_job_shares_its_syncs_with_those_that_run_beside_it(counter, on_disk, in_flight, jobs, most):
+    count = on_disk / "count"
     count.write_bytes(bytes(8))
     environment = os.environ | {"LD_PRELOAD": str(counter), "SYNCS": str(count)}
 
-    words = [f"sqlite:///{tmp_path}/parked.db", str(jobs), str(in_flight)]
+    words = [f"sqlite:///{on_disk}/parked.db", str(jobs), str(in_flight)]
     ran = subprocess.run(
         [sys.executable, "-c", RUN, *words], env=environment, check=True, capture_output=True, text=True, timeout=300
     )

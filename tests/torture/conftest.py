@@ -94,7 +94,8 @@ class Commands(Nursery):  # type: ignore[misc]  # mypy knows the modules of test
 
     def on(self, url: str, api_url: str, folder: Path, **more: str) -> Commands:
         """From now on, on this ledger, with the simulator where the SDK looks for the API."""
-        kept = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LANG", "TZ")}
+        names = ("PATH", "HOME", "LANG", "TZ", "SSL_CERT_FILE")
+        kept = {name: value for name, value in os.environ.items() if name in names}
         self.env = kept | {"PARKED_LEDGER": url, "GEMINI_API_KEY": "k", "GOOGLE_GEMINI_BASE_URL": api_url} | more
         self.folder = folder
         return self

@@ -61,7 +61,7 @@ def stage(folder: Path, database: str) -> Iterator[Stage]:
     if database == "sqlite":
         yield Stage(folder, database, None)
         return
-    with servers.running("-c", "fsync=on") as server:
+    with servers.running(is_durable=True) as server:
         yield Stage(folder, database, server)
 
 

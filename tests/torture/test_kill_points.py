@@ -12,6 +12,8 @@ from parked.ledger.migrations import migrations
 from parked.simulator import replies as reply
 from torture.conftest import until
 
+pytestmark = pytest.mark.slow
+
 MAYBE_SENT = ("parked", "orphaned:maybe_sent")
 NOT_SENT = ("parked", "orphaned:not_sent")
 

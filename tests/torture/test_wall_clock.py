@@ -23,6 +23,8 @@ from parked_exporter.metrics import task_mark
 from servers import Postgres, missing, running
 from torture.conftest import Books, Commands, until
 
+pytestmark = pytest.mark.slow
+
 HOUR_S = 3600
 DAYS_S = 3 * 86_400
 QUICK = ["quick"]

@@ -24,6 +24,8 @@ from servers import missing, running
 from torture.conftest import until
 from torture.points import LOST_AFTER_S
 
+pytestmark = pytest.mark.slow
+
 QUICK = ["quick"]
 SIDECAR = ("parked-exporter", "--listen", "127.0.0.1:0")
 

@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 
 def demo():
     command = [sys.executable, "-m", "parked.cli", "demo"]

@@ -413,6 +413,7 @@ def test_a_caller_that_is_not_there_is_refused_before_anything_is_taken(parked, 
     assert no_ledger()
 
 
+@pytest.mark.slow
 @sqlite_only
 def test_interrupted_and_run_again_it_takes_every_row_once(parked, source, rows, tmp_path, url):
     file = source(*((f"j{n}", *ROW[1:]) for n in range(2_000)))

@@ -19,6 +19,8 @@ from parked.job import State
 from parked.ledger import open_ledger
 from parked.ledger.store import Filters
 
+pytestmark = pytest.mark.slow
+
 LINES = 20_000
 SHORT = 1_000
 KILLS = 3

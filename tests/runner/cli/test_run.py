@@ -249,6 +249,7 @@ def test_the_last_line_can_be_had_as_json(parked, api, jobs, out):
     assert (told["lines"], told["answered"], told["parked"]) == (1, 1, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["SIGTERM", "Ctrl-C"])
 def test_a_signal_drains_the_run_and_the_next_one_goes_on(api, jobs, out, url, number, status):
     file = jobs(*[f"prompt {n}" for n in range(30)])
@@ -272,6 +273,7 @@ def test_a_signal_drains_the_run_and_the_next_one_goes_on(api, jobs, out, url, n
     assert sorted(stored(url)) == sorted(stored(url, State.SUCCEEDED))
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_at_once(api, jobs, out, url):
     api.hold()
     command = [sys.executable, "-m", "parked.cli", "run", jobs("one"), "--out", str(out)]
@@ -286,6 +288,7 @@ def test_a_second_signal_ends_at_once(api, jobs, out, url):
     assert process.returncode == 130
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_shows_its_jobs_as_orphans_and_loses_none(api, jobs, out, url, parked):
     file = jobs(*[f"prompt {n}" for n in range(10)])
     api.hold()
@@ -307,6 +310,7 @@ def test_a_run_that_was_killed_shows_its_jobs_as_orphans_and_loses_none(api, job
     assert len(answers(out)) == 7
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_ends_the_run_and_is_said(api, jobs, url, shell):
     file = jobs(*[f"prompt {n}" for n in range(60)])
 
@@ -358,6 +362,7 @@ def test_a_caller_that_ends_the_program_is_no_success(parked, jobs, tmp_path, mo
     assert "SystemExit" in said.err
 
 
+@pytest.mark.slow
 @sqlite_only
 def test_a_run_waits_for_a_ledger_that_another_program_has_locked(api, jobs, out, url, parked):
     file = jobs(*[f"prompt {n}" for n in range(40)])

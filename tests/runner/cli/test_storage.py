@@ -25,6 +25,8 @@ from parked.ledger.store import Filters
 from parked.simulator import replies as reply
 from servers import sqlite_only
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 30.0
 
 

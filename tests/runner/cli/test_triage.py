@@ -334,6 +334,7 @@ def test_an_erased_job_can_not_be_restored(parked, night):
 def test_readers_that_keep_old_pages_make_it_end_with_three(parked, night, monkeypatch):
     monkeypatch.setattr("parked.ledger.scrubbing.WAL_PATIENCE_MS", 1)
     monkeypatch.setattr("parked.ledger.scrubbing.PATIENCE_S", 0.0)
+    monkeypatch.setattr("parked.ledger.postgres_scrubbing.PATIENCE_S", 0.0)
 
     with night.ledger.ask() as reader:
         reader.states()
@@ -374,6 +375,7 @@ def test_where_there_is_no_ledger_none_is_made(parked, tmp_path, url, no_ledger,
 DONE = {"discard": "state = 'discarded'", "erase": "erased_at IS NOT NULL"}
 
 
+@pytest.mark.slow
 @sqlite_only
 @pytest.mark.parametrize("command", DONE)
 def test_killed_half_way_every_job_is_as_it_was_or_done_and_the_same_command_goes_on(
@@ -415,6 +417,7 @@ def files(tmp_path):
     return b"".join(file.read_bytes() for file in sorted(tmp_path.glob("parked.db*")))
 
 
+@pytest.mark.slow
 @sqlite_only
 def test_erasing_while_a_run_goes_on_disturbs_neither(parked, story, where, url, tmp_path):
     """The file is rewritten under the runner's hands."""

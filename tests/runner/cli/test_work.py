@@ -20,6 +20,8 @@ from parked.ledger.codec import encode, identity
 from parked.ledger.store import Filters
 from parked.simulator import replies as reply
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 60.0
 
 

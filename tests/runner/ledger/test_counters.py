@@ -193,6 +193,7 @@ def take_over(ledger: Any, *, job_id: str = "old", calls: int, error_class: str 
     return taken
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32))
 def test_whatever_is_done_every_job_is_in_exactly_one_state(tmp_path_factory, at_desk, seed):

@@ -155,6 +155,7 @@ def test_mended_payloads_go_too(desk, ledger, files):
     assert b"Kowalski" not in files()
 
 
+@pytest.mark.slow
 def test_nothing_of_the_texts_is_left_in_the_files(desk, ledger, files, uncompressed):
     """In an order that makes SQLite move rows between pages, and among others that stay."""
     chance = random.Random(7)

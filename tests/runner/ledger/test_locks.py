@@ -14,6 +14,8 @@ import parked
 from parked.job import State
 from parked.ledger import open_ledger
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 60.0
 JOBS = 1_000
 

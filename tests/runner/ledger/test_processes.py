@@ -13,6 +13,8 @@ from parked.job import State
 from parked.ledger import open_ledger
 from parked.ledger.store import Filters
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 60.0
 
 PRELUDE = """

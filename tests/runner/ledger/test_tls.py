@@ -16,6 +16,8 @@ from parked.ledger import open_ledger
 from parked.ledger import operations as op
 from servers import Postgres, missing, running
 
+pytestmark = pytest.mark.slow
+
 
 def authority(folder: Path, name: str) -> Path:
     """Make an authority; return its certificate."""

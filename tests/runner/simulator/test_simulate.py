@@ -15,6 +15,8 @@ import pytest
 from parked.cli import main
 from parked.simulator import Simulator
 
+pytestmark = pytest.mark.slow
+
 
 def parked_simulate(*words):
     command = [sys.executable, "-m", "parked.cli", "simulate", *words]
