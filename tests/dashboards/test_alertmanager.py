@@ -59,9 +59,9 @@ def test_pages_ring_and_tickets_wait(rule):
     assert receiver.strip() == {"page": "parked-pages", "ticket": "parked-tickets"}[severity]
 
 
-def test_a_notification_is_about_one_pipeline_of_one_ledger_and_waits_ten_seconds_at_most():
+def test_a_notification_is_about_one_pipeline_of_one_ledger_and_waits_five_seconds():
     assert CONFIG["route"]["group_by"] == ["ledger", "pipeline"]
-    assert CONFIG["route"]["group_wait"] == "10s"
+    assert CONFIG["route"]["group_wait"] == "5s"
     assert all("group_wait" not in route and "group_by" not in route for route in CONFIG["route"]["routes"])
 
 
