@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -179,6 +180,21 @@ def test_every_alert_says_how_bad_it_is_where_to_look_and_what_to_type(rule):
     for label in {"ledger", "pipeline", "error_class"} & labels:
         said = annotations["summary"] + annotations["description"]
         assert f"$labels.{label} " in said or f"$labels.{label} }}}}" in said, f"{label} is not told"
+
+
+@pytest.mark.parametrize("rule", ALERTS_BY_NAME)
+def test_the_link_of_an_alert_leads_to_a_dashboard_that_knows_what_it_is_about(rule):
+    boards = [json.loads((DASHBOARDS / name).read_text(encoding="utf-8")) for name in ("overview.json", "triage.json")]
+    uid, _, query = rule["annotations"]["dashboard_url"].rpartition("/")[2].partition("?")
+
+    (board,) = [board for board in boards if board["uid"] == uid]
+
+    known = {variable["name"] for variable in board["templating"]["list"]}
+    asked = dict(re.findall(r"var-(\w+)=\{\{ \$labels\.(\w+) \| urlquery \}\}", query))
+    assert asked
+    assert query.count("var-") == len(asked)
+    assert all(variable == label for variable, label in asked.items())
+    assert asked.keys() <= known
 
 
 @pytest.mark.parametrize(
