@@ -13,7 +13,8 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -103,13 +104,21 @@ def get(url: str) -> Any:
 
 
 class Stack(NamedTuple):
-    """A sidecar, Prometheus and Alertmanager that are up, beside a ledger and an API."""
+    """Prometheus and Alertmanager that are up, a sidecar that can be started, and an API."""
 
     api: Simulator
     phone: Phone
     folder: Path
     environment: Mapping[str, str]
     prometheus: str
+    start_sidecar: Callable[[], AbstractContextManager[object]]
+
+    @contextmanager
+    def sidecar(self) -> Iterator[None]:
+        """A sidecar, once Prometheus has scraped it."""
+        with self.start_sidecar():
+            wait_until(lambda: self.query("up{job='parked'}") == 1.0)
+            yield
 
     def parked(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -122,10 +131,11 @@ class Stack(NamedTuple):
         process.communicate(timeout=PATIENCE_S)
         return process.returncode
 
-    def query(self, expression: str) -> list[Any]:
+    def query(self, expression: str) -> float | None:
+        """The value of the one series that the expression returns; None if it returns none."""
         answer = json.loads(get(f"{self.prometheus}/api/v1/query?query={urllib.parse.quote(expression)}"))
-        found: list[Any] = answer["data"]["result"]
-        return found
+        found = answer["data"]["result"]
+        return float(found[0]["value"][1]) if found else None
 
 
 @pytest.fixture
@@ -142,8 +152,8 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
         environment |= {"PARKED_LEDGER": f"sqlite:///{tmp_path}/parked.db", "PYTHONPATH": os.pathsep.join(sys.path)}
         edit(folder / "prometheus.yml", lambda config: of_every_second(config, sidecar, alertmanager))
         edit(folder / "alertmanager.yml", lambda config: with_webhooks(config, phone.url))
-        stack.enter_context(
-            running(sys.executable, "-m", "parked_exporter.cli", "--listen", sidecar, env=environment, cwd=tmp_path)
+        start_sidecar = partial(
+            running, sys.executable, "-m", "parked_exporter.cli", "--listen", sidecar, env=environment, cwd=tmp_path
         )
         stack.enter_context(
             running(
@@ -158,9 +168,8 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
                 f"--web.external-url=http://{alertmanager}/", "--cluster.listen-address=", cwd=folder,
             )
         )  # fmt: skip
-        ready = Stack(api, phone, tmp_path, environment, f"http://{prometheus}")
+        ready = Stack(api, phone, tmp_path, environment, f"http://{prometheus}", start_sidecar)
         wait_until(lambda: answers(f"http://{alertmanager}/-/ready") and answers(f"http://{prometheus}/-/ready"))
-        wait_until(lambda: bool(ready.query("up{job='parked'} == 1")))
         yield ready
 
 
@@ -197,63 +206,88 @@ def write_jobs(file: Path, prompts: list[str]) -> None:
     file.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
 
 
+# What the story doesn't touch.
+NO_SERIES = {
+    "ledger_pipeline_result:parked_replayed_jobs_total:sum",
+    "ledger_pipeline_result:parked_replayed_jobs:increase2h",
+}
+
+
 def test_a_dead_key_and_a_killed_runner_reach_a_phone_within_seconds_and_end_once_they_are_mended(stack):
     failed_at: list[float] = []
     write_jobs(stack.folder / "nightly.jsonl", [f"describe photo {n}" for n in range(20)])
     write_jobs(stack.folder / "titles.jsonl", ["held"])
 
-    # A runner is killed in the middle of a call.
-    stack.api.answers(lambda request: reply.hang())
-    killed = stack.parked("run", "titles.jsonl", "--pipeline", "titles")
-    wait_until(lambda: bool(stack.api.requests))
-    killed.kill()
-    killed.communicate()
+    with stack.sidecar():
+        # A runner is killed in the middle of a call.
+        stack.api.answers(lambda request: reply.hang())
+        killed = stack.parked("run", "titles.jsonl", "--pipeline", "titles")
+        wait_until(lambda: stack.query("parked_oldest_running_timestamp_seconds") is not None)
+        killed.kill()
+        killed.communicate()
 
-    # The key of another pipeline is dead.
-    def dead_key(request: Request) -> reply.Reply:
-        failed_at.append(time.monotonic())
-        return reply.bad_key()
+        # The key of another pipeline is dead.
+        def dead_key(request: Request) -> reply.Reply:
+            failed_at.append(time.monotonic())
+            return reply.bad_key()
 
-    stack.api.answers(dead_key)
-    assert stack.run("run", "nightly.jsonl", "--pipeline", "nightly") == 4
+        stack.api.answers(dead_key)
+        assert stack.run("run", "nightly.jsonl", "--pipeline", "nightly") == 4
 
-    page = stack.phone.rings("ParkedConfigurationFault")
-    assert page.at - failed_at[0] < AT_MOST_S
-    assert page.receiver == "parked-pages"
-    assert page.labels["pipeline"] == "nightly"
-    assert page.labels["reason"] == "auth_invalid"
-    assert page.annotations["summary"] == "nightly is stopped by auth_invalid: 20 jobs pending"
+        page = stack.phone.rings("ParkedConfigurationFault")
+        assert page.at - failed_at[0] < AT_MOST_S
+        assert page.receiver == "parked-pages"
+        assert page.labels["pipeline"] == "nightly"
+        assert page.labels["reason"] == "auth_invalid"
+        assert page.annotations["summary"] == "nightly is stopped by auth_invalid: 20 jobs pending"
 
-    ticket = stack.phone.rings("ParkedOrphans")
-    assert ticket.receiver == "parked-tickets"
-    assert ticket.annotations["summary"] == "titles: 1 job orphaned (maybe_sent)"
+        ticket = stack.phone.rings("ParkedOrphans")
+        assert ticket.receiver == "parked-tickets"
+        assert ticket.annotations["summary"] == "titles: 1 job orphaned (maybe_sent)"
 
-    # Both are mended. One job turns out to be refused for what it says.
-    def refuse_one(request: Request) -> reply.Reply | None:
-        if request.text != "describe photo 7":
-            return None
-        failed_at.append(time.monotonic())
-        return reply.blocked_prompt("SAFETY")
+        once = [reply.no_candidates()]
 
-    failed_at.clear()
-    stack.api.answers(refuse_one)
-    assert stack.run("run", "nightly.jsonl", "--pipeline", "nightly") == 1
-    assert stack.run("replay", "--class", "orphaned:*", "--apply") == 0
+        # Both are mended. One answer is empty at first, and one job turns out to be refused for what it says.
+        def refuse_one(request: Request) -> reply.Reply | None:
+            if request.text == "describe photo 3" and once:
+                return once.pop()
+            if request.text != "describe photo 7":
+                return None
+            failed_at.append(time.monotonic())
+            return reply.blocked_prompt("SAFETY")
 
-    refused = stack.phone.rings("ParkedPermanentFailure")
-    assert refused.at - failed_at[0] < AT_MOST_S
-    assert refused.receiver == "parked-tickets"
-    assert refused.annotations["summary"] == "nightly: 1 job parked as permanent:prompt_blocked (prompt_blocked)"
-    assert refused.annotations["command"] == "parked causes --pipeline='nightly' --class='permanent:prompt_blocked'"
-    stack.phone.rings("ParkedConfigurationFault", "resolved")
-    stack.phone.rings("ParkedOrphans", "resolved")
+        failed_at.clear()
+        stack.api.answers(refuse_one)
+        assert stack.run("run", "nightly.jsonl", "--pipeline", "nightly") == 1
+        assert stack.run("replay", "--class", "orphaned:*", "--apply") == 0
+
+        refused = stack.phone.rings("ParkedPermanentFailure")
+        assert refused.at - failed_at[0] < AT_MOST_S
+        assert refused.receiver == "parked-tickets"
+        assert refused.annotations["summary"] == "nightly: 1 job parked as permanent:prompt_blocked (prompt_blocked)"
+        assert refused.annotations["command"] == (
+            "parked causes --pipeline='nightly' --class='permanent:prompt_blocked'"
+        )
+        stack.phone.rings("ParkedConfigurationFault", "resolved")
+        stack.phone.rings("ParkedOrphans", "resolved")
+
+    # The sidecar has ended with its pod, and nothing is over for that.
+    wait_until(lambda: stack.query("ledger:parked_ledger_jobs:away") is not None)
+    assert stack.query("parked_jobs") is None
+    assert stack.query("sum(ledger_pipeline_error_class_reason:parked_jobs:sum)") == 1.0
+    assert stack.query("ALERTS{alertname='ParkedPermanentFailure', alertstate='firing'}") == 1.0
 
     stack.api.answers(None)
     assert stack.run("replay", "--class", "permanent:prompt_blocked", "--apply") == 0
+    assert "resolved" not in {one.status for one in stack.phone.told if one.labels == refused.labels}
+    with stack.sidecar():
+        stack.phone.rings("ParkedPermanentFailure", "resolved")
 
-    stack.phone.rings("ParkedPermanentFailure", "resolved")
     told = {one.labels["alertname"] for one in stack.phone.told}
     assert told == {"ParkedConfigurationFault", "ParkedOrphans", "ParkedPermanentFailure"}
-    rules = json.loads(get(f"{stack.prometheus}/api/v1/rules"))["data"]["groups"]
-    wrong = [(rule["name"], rule["lastError"]) for group in rules for rule in group["rules"] if rule["health"] != "ok"]
-    assert wrong == []
+    groups = json.loads(get(f"{stack.prometheus}/api/v1/rules"))["data"]["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    assert [(rule["name"], rule["lastError"]) for rule in rules if rule["health"] != "ok"] == []
+    names = json.loads(get(f"{stack.prometheus}/api/v1/label/__name__/values"))["data"]
+    records = {rule["name"] for rule in rules if rule["type"] == "recording"}
+    assert records - set(names) == NO_SERIES
