@@ -1,0 +1,255 @@
+"""The example of Alertmanager: who is told what, what silences what, and what is said."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from servers import free_port, missing, wait_until
+
+DASHBOARDS = Path(__file__).parents[2] / "dashboards"
+CONFIG = yaml.safe_load((DASHBOARDS / "alertmanager.yml").read_text(encoding="utf-8"))
+ALERTS = [
+    rule
+    for group in yaml.safe_load((DASHBOARDS / "alerts.yml").read_text(encoding="utf-8"))["groups"]
+    for rule in group["rules"]
+    if "alert" in rule
+]
+PATIENCE_S = 20.0
+
+NIGHTLY = {"ledger": "amber-otter", "pipeline": "nightly"}
+OTHER_PIPELINE = {"ledger": "amber-otter", "pipeline": "weekly"}
+OTHER_LEDGER = {"ledger": "brisk-heron", "pipeline": "nightly"}
+LEDGER = {"ledger": "amber-otter"}
+
+
+def amtool(*words: str) -> str:
+    program = shutil.which("amtool") or missing("amtool")
+    done = subprocess.run(
+        [str(program), *words], cwd=DASHBOARDS, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+# --- routes ------------------------------------------------------------------------------------------------------
+
+
+def test_amtool_has_no_complaint():
+    assert "SUCCESS" in amtool("check-config", "alertmanager.yml")
+
+
+@pytest.mark.parametrize("rule", [pytest.param(rule, id=rule["alert"]) for rule in ALERTS])
+def test_pages_ring_and_tickets_wait(rule):
+    severity = rule["labels"]["severity"]
+
+    receiver = amtool(
+        "config", "routes", "test", "--config.file=alertmanager.yml",
+        f"alertname={rule['alert']}", f"severity={severity}", "ledger=amber-otter", "pipeline=nightly",
+    )  # fmt: skip
+
+    assert receiver.strip() == {"page": "parked-pages", "ticket": "parked-tickets"}[severity]
+
+
+def test_a_notification_is_about_one_pipeline_of_one_ledger_and_waits_five_seconds():
+    assert CONFIG["route"]["group_by"] == ["ledger", "pipeline"]
+    assert CONFIG["route"]["group_wait"] == "5s"
+    assert all("group_wait" not in route and "group_by" not in route for route in CONFIG["route"]["routes"])
+
+
+# --- inhibitions -------------------------------------------------------------------------------------------------
+
+
+class Alertmanager:
+    """A real one on loopback, with the example's configuration."""
+
+    def __init__(self, folder: Path) -> None:
+        program = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager") or missing("Alertmanager")
+        self.url = f"http://127.0.0.1:{free_port()}"
+        self._process = subprocess.Popen(
+            [
+                str(program), f"--config.file={DASHBOARDS / 'alertmanager.yml'}", f"--storage.path={folder}",
+                f"--web.listen-address={self.url.removeprefix('http://')}", "--cluster.listen-address=",
+            ],
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        wait_until(self._is_ready)
+
+    def _is_ready(self) -> bool:
+        assert self._process.poll() is None, "Alertmanager has ended"
+        try:
+            urllib.request.urlopen(f"{self.url}/-/ready", timeout=PATIENCE_S).close()
+        except OSError:
+            return False
+        return True
+
+    def post(self, *alerts: dict[str, str], ended: bool = False) -> None:
+        at = {"endsAt": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 1))} if ended else {}
+        body = json.dumps([{"labels": labels, **at} for labels in alerts]).encode()
+        request = urllib.request.Request(
+            f"{self.url}/api/v2/alerts", data=body, headers={"Content-Type": "application/json"}
+        )
+        urllib.request.urlopen(request, timeout=PATIENCE_S).close()
+
+    def alert(self, labels: dict[str, str]) -> dict[str, Any] | None:
+        with urllib.request.urlopen(f"{self.url}/api/v2/alerts", timeout=PATIENCE_S) as answer:
+            return next((alert for alert in json.load(answer) if alert["labels"] == labels), None)
+
+    def is_held_back(self, labels: dict[str, str]) -> bool:
+        found = self.alert(labels)
+        return found is not None and bool(found["status"]["inhibitedBy"])
+
+    def holds_back(self, source: dict[str, str], target: dict[str, str]) -> bool:
+        """Whether the one alert silences the other, while both are there."""
+        # Alerts are heeded in their order, and a moment after they are shown: once the last pair is, all are.
+        last = {"alertname": "ParkedSidecarAbsent", "ledger": "last"}, {"alertname": "ParkedGrowing", "ledger": "last"}
+        self.post(target, source, *last)
+        wait_until(lambda: self.is_held_back(last[1]))
+        held = self.is_held_back(target)
+        self.post(target, source, *last, ended=True)
+        wait_until(lambda: not any(self.alert(labels) for labels in (target, source, *last)))
+        return held
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+
+@pytest.fixture(scope="module")
+def alertmanager(tmp_path_factory):
+    running = Alertmanager(tmp_path_factory.mktemp("alertmanager"))
+    yield running
+    running.stop()
+
+
+def test_every_inhibition_holds_within_one_ledger():
+    assert CONFIG["inhibit_rules"]
+    for rule in CONFIG["inhibit_rules"]:
+        assert "ledger" in rule["equal"]
+
+
+@pytest.mark.parametrize(
+    ("source", "of", "targets", "theirs", "near_miss"),
+    [
+        ("ParkedSidecarAbsent", LEDGER, ["ParkedConfigurationFault", "ParkedTooLong"], NIGHTLY, OTHER_LEDGER),
+        ("ParkedLedgerUnreadable", LEDGER, ["ParkedUnaccountedJobs", "ParkedOrphans"], NIGHTLY, OTHER_LEDGER),
+        ("ParkedLedgerNotWritable", LEDGER, ["ParkedTaskFailing"], LEDGER, {"ledger": "brisk-heron"}),
+        (
+            "ParkedConfigurationFault",
+            NIGHTLY,
+            ["ParkedGrowing", "ParkedShareTooHigh", "ParkedBacklogNotShrinking", "ParkedByConfigurationFault"],
+            NIGHTLY,
+            OTHER_PIPELINE,
+        ),
+        ("ParkedByConfigurationFault", NIGHTLY, ["ParkedGrowing", "ParkedPermanentFailure"], NIGHTLY, OTHER_LEDGER),
+        ("ParkedDailyQuotaExhausted", NIGHTLY, ["ParkedBacklogNotShrinking"], NIGHTLY, OTHER_PIPELINE),
+    ],
+)
+def test_what_explains_others_silences_them_and_nothing_of_another(
+    alertmanager, source, of, targets, theirs, near_miss
+):
+    cause = {"alertname": source, **of}
+    for target in targets:
+        assert alertmanager.holds_back(cause, {"alertname": target, **theirs}), target
+        assert not alertmanager.holds_back(cause, {"alertname": target, **near_miss}), target
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("ParkedGrowing", "ParkedConfigurationFault"),  # not the other way round
+        ("ParkedConfigurationFault", "ParkedOrphans"),
+        ("ParkedConfigurationFault", "ParkedUnaccountedJobs"),
+        ("ParkedSidecarAbsent", "ParkedLedgerUnreadable"),
+        ("ParkedSidecarAbsent", "InstanceDown"),  # of somebody else
+        ("ParkedPipelinePaused", "ParkedShareTooHigh"),
+    ],
+)
+def test_what_does_not_follow_from_another_is_told(alertmanager, one, other):
+    assert not alertmanager.holds_back({"alertname": one, **NIGHTLY}, {"alertname": other, **NIGHTLY})
+
+
+# --- what is said ------------------------------------------------------------------------------------------------
+
+FIRING: dict[str, Any] = {
+    "status": "firing",
+    "labels": {"alertname": "ParkedPermanentFailure", "severity": "ticket", "error_class": "permanent:400"}
+    | {"reason": "invalid_request"}
+    | NIGHTLY,
+    "annotations": {
+        "summary": "nightly: 3 jobs parked as permanent:400 (invalid_request)",
+        "description": "They fail again until something is changed.",
+        "jobs": "3",
+        "command": "parked causes --pipeline='nightly' --class='permanent:400'",
+        "runbook_url": "https://wiki.example.com/parked/RUNBOOK.md#parkedpermanentfailure",
+        "dashboard_url": "https://grafana.example.com/d/parked-triage?var-ledger=amber-otter",
+    },
+}
+RESOLVED: dict[str, Any] = {
+    "status": "resolved",
+    "labels": NIGHTLY,
+    "annotations": {"summary": "nightly: 8 jobs orphaned"},
+}
+
+
+def rendered(folder: Path, template: str, *alerts: dict[str, Any], templates: str = "parked.tmpl") -> str:
+    data = {
+        "receiver": "parked-tickets",
+        "status": "firing" if any(alert["status"] == "firing" for alert in alerts) else "resolved",
+        "alerts": list(alerts),
+        "groupLabels": NIGHTLY,
+        "commonLabels": {"severity": "ticket"} | NIGHTLY,
+        "commonAnnotations": {},
+        "externalURL": "",
+    }
+    (folder / "data.json").write_text(json.dumps(data), "utf-8")
+    return amtool(
+        "template", "render", f"--template.glob={templates}", f"--template.data={folder / 'data.json'}",
+        f'--template.text={{{{ template "{template}" . }}}}',
+    ).strip()  # fmt: skip
+
+
+def test_a_notification_says_class_reason_count_and_what_to_type(tmp_path):
+    assert rendered(tmp_path, "parked.title", FIRING, RESOLVED) == f"TICKET (2): {FIRING['annotations']['summary']}"
+
+    assert rendered(tmp_path, "parked.text", FIRING, RESOLVED).splitlines() == [
+        "nightly: 3 jobs parked as permanent:400 (invalid_request)",
+        "They fail again until something is changed.",
+        "class: permanent:400",
+        "reason: invalid_request",
+        "jobs: 3",
+        "to type: parked causes --pipeline='nightly' --class='permanent:400'",
+        "runbook: https://wiki.example.com/parked/RUNBOOK.md#parkedpermanentfailure",
+        "dashboard: https://grafana.example.com/d/parked-triage?var-ledger=amber-otter",
+        "",
+        "over: nightly: 8 jobs orphaned",
+    ]
+
+
+def test_what_is_over_says_so(tmp_path):
+    assert rendered(tmp_path, "parked.title", RESOLVED) == "OVER: nightly: 8 jobs orphaned"
+
+
+def test_the_command_is_told_with_the_prefix_that_says_where_it_runs(tmp_path):
+    text = (DASHBOARDS / "parked.tmpl").read_text(encoding="utf-8")
+    mine = text.replace(
+        '{{ define "parked.prefix" }}',
+        '{{ define "parked.prefix" }}kubectl exec -n night deploy/captions -c parked -- ',
+    )
+    assert mine != text
+    (tmp_path / "mine.tmpl").write_text(mine, "utf-8")
+
+    said = rendered(tmp_path, "parked.text", FIRING, templates=str(tmp_path / "mine.tmpl"))
+
+    assert (
+        "to type: kubectl exec -n night deploy/captions -c parked --"
+        " parked causes --pipeline='nightly' --class='permanent:400'\n" in said
+    )
