@@ -84,6 +84,7 @@ class Hold:
     attempt: int | None = None  # the open one, if it is known
     other_model: str | None = None  # than the job's own: it was mended
     claimed: bool = False  # pending from an earlier run, and taken up by this one
+    stands_aside: bool = False  # another hold of the same job came, and tells what becomes of it
     finished: bool = False  # the job needs nothing more from us
     called: bool = False  # at least one call was made here
     failed_attempt: int | None = None  # the last one that failed here

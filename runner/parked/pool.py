@@ -335,7 +335,8 @@ class Pool:
         self._body_bytes -= hold.body_bytes
         if self._alone is None:
             self.turns.leave(hold)
-        self._ended.put_nowait(hold)
+        if not hold.stands_aside:
+            self._ended.put_nowait(hold)
         self._changed.set()
 
     def _fail(self, error: BaseException) -> None:

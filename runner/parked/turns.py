@@ -66,7 +66,6 @@ class Dispatcher:
         self._on, self._line, self._channel, self._changed = premises, line, channel, changed
         self._holds: dict[int, Hold] = {}
         self._waiting: dict[int, asyncio.Future[LetGo | GiveUp | Rest | None]] = {}
-        self._anew: set[int] = set()  # jobs in hand for the second time: the first hold of each has left the line
         self._granted: dict[int, LetGo | GiveUp | Rest | None] = {}  # before they asked
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -78,15 +77,12 @@ class Dispatcher:
     def enter(self, hold: Hold) -> None:
         """A job comes in hand, to wait for its turn, or with an attempt that is open already.
 
-        One that rested here (`Rest`), was moved to another model by another process, and claimed, is in hand anew.
+        It may be in hand already: it rested here (`Rest`), was moved to another model by another process, and claimed;
+        or nobody knew whether it was started, so that it was handed back, and is claimed before its course asks again.
         """
         row = hold.row
-        if self._line.rests(row.id):
-            rested = self._holds[row.id]
-            rested.wanted_model = rested.row.model
-            self._line.leave(row.id)
-            self._answer(row.id, LetGo())
-            self._anew.add(row.id)
+        if (earlier := self._holds.get(row.id)) is not None:
+            self._give_way(earlier, hold)
         self._holds[row.id] = hold
         failed_before = row.calls > (hold.attempt is not None)
         strikes = row.strikes if hold.replay_id is None else 0
@@ -96,6 +92,17 @@ class Dispatcher:
             now = self._on.clock.monotonic()
             self._line.enter_calling(row.id, hold.model, now, strikes=strikes, failed_before=failed_before)
         self.wake()
+
+    def _give_way(self, earlier: Hold, hold: Hold) -> None:
+        """Take a hold out of the line that another one of the same job enters."""
+        job = earlier.row.id
+        if self._line.rests(job):
+            earlier.wanted_model = earlier.row.model
+            self._answer(job, LetGo())
+        else:
+            earlier.stands_aside, hold.claimed = True, earlier.claimed
+            self._granted.pop(job, None)
+        self._line.leave(job)
 
     async def turn(self, hold: Hold, wait_s: float) -> LetGo | GiveUp | Rest | None:
         """Wait for a job's turn. Its backoff is the line's to keep, since it began with the failure."""
@@ -115,8 +122,8 @@ class Dispatcher:
             self._waiting.pop(job, None)
 
     def leave(self, hold: Hold) -> None:
-        """A job is out of our hands. Safe to say twice."""
-        if hold.row.id in self._anew and self._holds.get(hold.row.id) is not hold:
+        """A job is out of our hands. Safe to say twice, and when it is in hand anew by now."""
+        if self._holds.get(hold.row.id) is not hold:
             return
         self._line.leave(hold.row.id)
         self._holds.pop(hold.row.id, None)
