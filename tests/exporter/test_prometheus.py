@@ -33,6 +33,9 @@ NOT_MOVED = {
     "parked_jobs_accepted_total",
 }
 
+DASHBOARDS = Path(__file__).parents[2] / "dashboards"
+VARIABLES = {"$__rate_interval": "1h", "$__interval": "1h", "$ledger": ".*", "$pipeline": ".*", "$error_class": ".*"}
+
 CONFIGURATION = """\
 global:
   scrape_interval: 1s
@@ -221,6 +224,19 @@ def test_counters_never_fall_while_runner_and_sidecar_are_started_anew(prometheu
 
 def test_increase_sees_the_very_first_failure(prometheus):
     assert prometheus.value('increase(parked_jobs_parked_total{reason="invalid_request"}[1h])') > 0
+
+
+@pytest.mark.parametrize("name", ["overview.json", "triage.json"])
+def test_every_expression_of_the_dashboards_finds_series(prometheus, name):
+    prometheus.until("count(parked_audit_timestamp_seconds)", 1)
+    dashboard = json.loads((DASHBOARDS / name).read_text(encoding="utf-8"))
+
+    for panel in dashboard["panels"]:
+        for target in panel.get("targets", ()):
+            query = target["expr"]
+            for variable, value in VARIABLES.items():
+                query = query.replace(variable, value)
+            assert prometheus.ask("query", query=query)["result"], f"{panel['title']}: {query}"
 
 
 def test_promtool_has_no_complaint(start_sidecar, pipeline):
