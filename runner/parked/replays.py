@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from parked.course import Hold
 from parked.job import State
+from parked.ledger import Ledger
 from parked.ledger import operations as op
 from parked.ledger.codec import decode, encode
 from parked.ledger.operations import Called, JobRow
-from parked.ledger.store import Filters, Reader
 from parked.pool import Handful, Pool
 from parked.running import Running
+from parked.telemetry import Spans
 
 SAMPLE: Final = 20  # jobs that a dry run names
 PAGE: Final = 64  # jobs whose payloads are read at a time
@@ -98,15 +100,13 @@ def has_failed(hold: Hold) -> bool:
     return hold.called and hold.finished and hold.row.state is State.PARKED
 
 
-def choose(
-    reader: Reader, filters: Filters, *, limit: int | None, now: float, refusal: Callable[[JobRow], str | None]
-) -> Choice:
-    """Return which of the parked jobs that the filters match can be run again now.
+def choose(rows: Iterable[JobRow], *, limit: int | None, now: float, refusal: Callable[[JobRow], str | None]) -> Choice:
+    """Return which of these parked jobs, oldest first, can be run again now.
 
     `refusal` says why a job can't be called here, None if it can.
     """
     choice = Choice()
-    for row in reader.jobs(filters, states=(State.PARKED,)):
+    for row in rows:
         if (why := refusal(row)) is not None:
             choice.refused[why] += 1
         elif row.not_before is not None and not row.is_due(now):
@@ -121,6 +121,25 @@ def choose(
             if len(choice.sample) < SAMPLE:
                 choice.sample.append(row)
     return choice
+
+
+@contextmanager
+def entered(ledger: Ledger, replay: op.OpenReplay, results: Results, *, pipeline: str | None) -> Iterator[int]:
+    """Enter a replay in the ledger and as a span, and note at its end what it came to. Yields its id."""
+    replay_id: int = ledger.record(replay)
+    trace = Spans().replay(replay_id, trigger=replay.trigger, pipeline=pipeline)
+    try:
+        with trace.current():
+            yield replay_id
+    finally:
+        with suppress(Exception):  # the replay's row is for people; what became of the jobs is in their own
+            ledger.record(op.CloseReplay(replay_id, results.recovered, results.parked_again, results.not_run))
+        trace.end(
+            recovered=results.recovered,
+            parked_again=results.parked_again,
+            not_run=results.not_run,
+            spared=results.spared,
+        )
 
 
 async def replayed(
