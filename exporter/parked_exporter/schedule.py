@@ -314,7 +314,7 @@ class Schedule:
         self._stopping.set()
         self._context.stopping.set()
         self._scheduler.shutdown(wait=False)
-        leaving = threading.Thread(target=self._leave, args=(patience_s / 2,), name="parked-leave", daemon=True)
+        leaving = threading.Thread(target=self._leave, args=(patience_s * 0.8,), name="parked-leave", daemon=True)
         leaving.start()
         leaving.join(patience_s)
 

@@ -187,10 +187,21 @@ def test_only_classes_that_are_allowed_are_replayed(night, replay, jobs):
     night("busy")
     night("refused", says=reply.blocked_prompt)
     night("empty", says=reply.no_parts)
+    night("busy-2")
 
-    replay(classes=("exhausted:503", "exhausted:5*", "permanent:other"))
+    replay(classes=("exhausted:503", "permanent:other"))
 
-    assert (jobs(State.RECOVERED), jobs(State.PARKED)) == (["busy"], ["refused", "empty"])
+    assert (jobs(State.RECOVERED), jobs(State.PARKED)) == (["busy", "busy-2"], ["refused", "empty"])
+
+
+def test_a_job_whose_class_two_entries_allow_is_one_job(night, replay, jobs, events):
+    night("a-1", "a-2")
+
+    replay(classes=("exhausted:503", "exhausted:*"), limit=2)
+
+    assert jobs(State.RECOVERED) == ["a-1", "a-2"]
+    (record,) = events("auto_replayed")
+    assert (record["recovered"], record["not_run"]) == (2, 0)
 
 
 def test_by_default_what_may_have_been_sent_waits_for_a_person(ledger, api, replay, jobs):
@@ -206,10 +217,10 @@ def test_by_default_what_may_have_been_sent_waits_for_a_person(ledger, api, repl
 
 
 def test_a_job_whose_time_has_not_come_is_left(ledger, night, replay, jobs):
-    night("busy")
     park(ledger, "tomorrow", wait_s=86_400.0)
+    night("busy")
 
-    replay()
+    replay(limit=1)  # it takes nobody's place either
 
     assert (jobs(State.RECOVERED), jobs(State.PARKED)) == (["busy"], ["tomorrow"])
 
