@@ -41,6 +41,7 @@ LOOK_S: Final = 15.0  # how often it is looked which pipelines are due, at most
 LEASE_S: Final = 60.0
 RENEW_S: Final = 15.0  # a replay may take longer than the lease
 HEED_S: Final = 0.05  # how soon a running replay sees that the sidecar is to end
+LOOKED_AT: Final = 10_000  # jobs among which a replay chooses: of a million it would take longer than it may run
 CONCURRENCY: Final = 8  # as `parked replay`
 
 log = logging.getLogger(__name__)
@@ -142,7 +143,7 @@ def _replay(ledger: Ledger, context: Context, settings: AutoReplay, pipeline: st
         callers = Callers(ledger, settings.policy, stand_in=settings.call)
         refusal = _refusal(callers, settings.told)
         may = (row for row in candidates(reader, settings, pipeline, now=now) if refusal(row) is None)
-        choice = choose(islice(may, settings.limit), limit=None, now=now, refusal=refusal)
+        choice = choose(islice(may, LOOKED_AT), limit=None, now=now, refusal=refusal)
     if not choice.jobs:
         return
     said = {"pipeline": pipeline, "error_class": ",".join(settings.classes)}
@@ -152,7 +153,7 @@ def _replay(ledger: Ledger, context: Context, settings: AutoReplay, pipeline: st
         try:
             asyncio.run(_run(ledger, context, pipeline, choice, callers, replay_id, results))
         finally:
-            results.not_run = choice.jobs - results.recovered - results.parked_again - results.spared
+            results.not_run = results.begun - results.recovered - results.parked_again
             _tell(pipeline, replay_id, results, for_s=context.monotonic() - began)
 
 
@@ -190,8 +191,10 @@ async def _run(
 ) -> None:
     """Run the jobs. When the sidecar ends, those under way are released at once."""
     from parked.pool import Pool
-    from parked.replays import replayed
+    from parked.replays import Bound, replayed
 
+    assert context.auto_replay is not None
+    bound = Bound(context.auto_replay.limit, choice.order)
     pools: list[Pool] = []
 
     def make_pool(on: Running) -> Pool:
@@ -200,7 +203,9 @@ async def _run(
 
     async def run() -> None:
         for called, causes in choice.ids.items():
-            async for _ in replayed(callers.running(called), causes, replay_id, results=results, make_pool=make_pool):
+            async for _ in replayed(
+                callers.running(called), causes, replay_id, results=results, make_pool=make_pool, bound=bound
+            ):
                 pass
             if results.stopped:
                 return

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from parked.course import Hold
@@ -41,6 +42,7 @@ class Choice:
     """The jobs of a replay, oldest first, by who calls them and why they failed; and what was left, and why."""
 
     ids: dict[Called, dict[Cause, array[int]]] = field(default_factory=dict)
+    order: array[int] = field(default_factory=lambda: array("q"))  # all of them
     sample: list[JobRow] = field(default_factory=list)
     not_due: int = 0
     due_at: float | None = None  # when the first of those is due, epoch seconds
@@ -79,6 +81,7 @@ class Mending:
 class Results:
     """What came of a replay, counted as it runs."""
 
+    begun: int = 0  # jobs whose turn was to come; the next are about them
     recovered: int = 0
     parked_again: int = 0
     not_run: int = 0  # released, erased, or in other hands by the time of their turn
@@ -93,6 +96,22 @@ class Results:
             self.parked_again += 1
         else:
             self.not_run += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """How many jobs a replay runs at most, canaries included."""
+
+    jobs: int
+    order: array[int]  # all that it may run, oldest first
+
+    def room(self, results: Results) -> int:
+        return self.jobs - results.begun
+
+    def oldest(self, ids: list[array[int]], results: Results) -> array[int]:
+        """The oldest of these, as many as there is room for."""
+        wanted = {id for some in ids for id in some}
+        return array("q", islice((id for id in self.order if id in wanted), self.room(results)))
 
 
 def has_failed(hold: Hold) -> bool:
@@ -118,6 +137,7 @@ def choose(rows: Iterable[JobRow], *, limit: int | None, now: float, refusal: Ca
             causes = choice.ids.setdefault(Called(row.caller, row.checker), {})
             cause = Cause(row.error_class or "", row.reason or "", row.fingerprint)
             causes.setdefault(cause, array("q")).append(row.id)
+            choice.order.append(row.id)
             if len(choice.sample) < SAMPLE:
                 choice.sample.append(row)
     return choice
@@ -151,15 +171,17 @@ async def replayed(
     make_pool: Callable[[Running], Pool],
     canaries: int = CANARIES,
     mending: Mending | None = None,
+    bound: Bound | None = None,
 ) -> AsyncIterator[Hold]:
     """Run these jobs again, canaries first (0: all at once), and yield each when it is out of our hands.
 
-    `make_pool` makes a pool for each of the two rounds. `results` counts along.
+    `make_pool` makes a pool for each of the two rounds. `results` counts along. With a `bound` what was spared takes
+    nobody's place: a large cause that isn't mended must not keep the others from their turn, replay after replay.
     """
     mending = mending or Mending()
     left = dict(causes)
-    while left and not results.stopped:
-        first = {cause: ids[:canaries] if canaries else ids for cause, ids in left.items()}
+    while left and not results.stopped and (bound is None or bound.room(results)):
+        first = _first(left, each=canaries, room=None if bound is None else bound.room(results))
         cause_of = {id: cause for cause, ids in first.items() for id in ids} if canaries else {}
         healed: set[Cause] = set()
         failed: set[Cause] = set()
@@ -171,14 +193,28 @@ async def replayed(
                 elif has_failed(hold):
                     failed.add(cause)
             yield hold
-        left = {cause: ids[len(first[cause]) :] for cause, ids in left.items() if len(ids) > len(first[cause])}
+        left = {cause: rest for cause, ids in left.items() if (rest := ids[len(first.get(cause, ())) :])}
         results.spared += sum(len(left.pop(cause)) for cause in failed - healed if cause in left)
         followers = [left.pop(cause) for cause in healed if cause in left]
+        if bound is not None:
+            followers = [bound.oldest(followers, results)]
         if not results.stopped:
             async for hold in _round(on, followers, replay_id, mending, make_pool, results):
                 results.add(hold)
                 yield hold
         # What is left has told nothing: its canaries were taken by another replay. The next ones do.
+
+
+def _first(left: dict[Cause, array[int]], *, each: int, room: int | None) -> dict[Cause, array[int]]:
+    """The first so many jobs of each cause (0: all), as far as there is room."""
+    first = {}
+    for cause, ids in left.items():
+        some = (ids[:each] if each else ids)[:room]
+        if room is not None:
+            room -= len(some)
+        if some:
+            first[cause] = some
+    return first
 
 
 async def _round(
@@ -191,6 +227,7 @@ async def _round(
 ) -> AsyncIterator[Hold]:
     if not any(ids):
         return
+    results.begun += sum(map(len, ids))
     pool = make_pool(on)
     try:
         async for hold in pool.run(_replaying(on, pool, ids, replay_id, mending)):

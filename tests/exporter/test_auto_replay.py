@@ -290,6 +290,30 @@ def test_canaries_that_fail_spare_the_rest_of_their_cause_and_no_other(api, nigh
     assert (record["recovered"], record["parked_again"], record["spared"]) == (5, 3, 7)
 
 
+def test_a_large_cause_that_is_not_mended_keeps_no_other_from_its_turn(api, night, replay, jobs, events):
+    night(*(f"busy-{n}" for n in range(10)))
+    night(*(f"broken-{n}" for n in range(8)), says=reply.server_error)
+    api.answers(lambda request: reply.overloaded() if "busy" in request.text else None)
+
+    replay(limit=8)  # three canaries of each, and two of those that are mended
+
+    assert sorted(asked(api)) == [*(f"broken-{n}" for n in range(5)), "busy-0", "busy-1", "busy-2"]
+    assert jobs(State.RECOVERED) == [f"broken-{n}" for n in range(5)]
+    (record,) = events("auto_replayed")
+    assert (record["recovered"], record["parked_again"], record["spared"], record["not_run"]) == (5, 3, 7, 0)
+
+
+def test_of_causes_that_are_mended_the_oldest_jobs_go_on(api, night, replay, jobs):
+    for n in range(5):
+        night(f"a-{n}")
+        night(f"b-{n}", says=reply.server_error)
+
+    replay(limit=7)
+
+    assert asked(api)[-1] == "a-3"  # after three canaries of each
+    assert sorted(jobs(State.RECOVERED)) == ["a-0", "a-1", "a-2", "a-3", "b-0", "b-1", "b-2"]
+
+
 def pause(ledger, *, model="", reason="auth_invalid", for_s=None, pipeline="captions"):
     """As a run of that pipeline leaves it: with a job that is still pending."""
     payload = {"contents": "waits"}
@@ -476,7 +500,7 @@ def test_a_sidecar_that_ends_releases_what_it_replays_at_once(url, ledger, api, 
     with ledger.ask() as reader:
         ((*_, ended_at, recovered, parked_again, released),) = reader.rows("replays")
     assert ended_at is not None
-    assert (recovered, parked_again, released) == (0, 0, 4)
+    assert (recovered, parked_again, released) == (0, 0, 3)
 
 
 def test_one_that_loses_its_lease_lets_running_calls_end_and_starts_no_more(

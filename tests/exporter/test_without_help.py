@@ -121,6 +121,16 @@ def test_an_outage_is_recovered_from_and_every_answer_delivered(start_sidecar, u
         assert list(reader.answers(Filters(), only_new=True)) == []
 
 
+def test_an_outage_that_outlasts_a_replay_does_not_use_up_what_a_job_is_allowed(start_sidecar, url, night, api):
+    night(6)  # and goes on
+
+    sidecar = start_sidecar(env=SOON | {"PARKED_MAX_OUTAGE_S": "1", "PARKED_AUTO_REPLAY_MAX": "1"})
+    for _ in range(3):
+        sidecar.event("auto_replayed", recovered=0)
+    api.answers(None)
+    until(lambda: states(url) == {State.RECOVERED: 6})
+
+
 def test_canaries_that_fail_spare_the_rest(start_sidecar, url, night, api):
     night(10)
 
