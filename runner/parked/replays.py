@@ -84,7 +84,7 @@ class Results:
     begun: int = 0  # jobs whose turn was to come; the next are about them
     recovered: int = 0
     parked_again: int = 0
-    not_run: int = 0  # released, erased, or in other hands by the time of their turn
+    not_run: int = 0  # released, at a pause say; erased, or in other hands by the time of their turn
     spared: int = 0  # not tried, since canaries of their cause have failed and none recovered
     stopped: bool = False  # drained before its end
     lost: list[str] = field(default_factory=list)  # job ids whose outcomes the ledger never took
@@ -92,7 +92,7 @@ class Results:
     def add(self, hold: Hold) -> None:
         if hold.called and hold.row.state is State.RECOVERED:
             self.recovered += 1
-        elif has_failed(hold):
+        elif has_failed(hold) and not hold.handed_back:
             self.parked_again += 1
         else:
             self.not_run += 1

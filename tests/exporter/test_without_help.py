@@ -126,7 +126,8 @@ def test_an_outage_that_outlasts_a_replay_does_not_use_up_what_a_job_is_allowed(
 
     sidecar = start_sidecar(env=SOON | {"PARKED_MAX_OUTAGE_S": "1", "PARKED_AUTO_REPLAY_MAX": "1"})
     for _ in range(3):
-        sidecar.event("auto_replayed", recovered=0)
+        record = sidecar.event("auto_replayed", recovered=0)
+        assert (record["parked_again"], record["not_run"]) == (0, 3)
     api.answers(None)
     until(lambda: states(url) == {State.RECOVERED: 6})
 
