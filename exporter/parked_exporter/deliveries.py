@@ -27,6 +27,7 @@ NAME: Final = "on_answer"  # of the task, its lease, and the mark that says sinc
 LOOK_S: Final = 15.0
 LEASE_S: Final = 60.0
 RENEW_S: Final = 15.0
+ROUND_S: Final = 60.0  # then the next look goes on: a run that takes much longer hangs
 TRIES: Final = 10
 # Doubled with each: the ten take two hours, so that the night's restart of a database costs nobody an answer.
 FIRST_WAIT_S: Final = 30.0
@@ -63,11 +64,11 @@ def deliver_answers(ledger: Ledger, context: Context) -> None:
 
 
 def _while_ours(ledger: Ledger, context: Context, *, since: float) -> Iterator[Undelivered]:
-    """What is due, as long as the sidecar runs and no other one has taken the task over."""
-    renewed_at = context.monotonic()
+    """What is due, for a round, as long as the sidecar runs and no other one has taken the task over."""
+    began = renewed_at = context.monotonic()
     while page := _due(ledger, since, context):
         for one in page:
-            if context.stopping.is_set():
+            if context.stopping.is_set() or context.monotonic() - began >= ROUND_S:
                 return
             if context.monotonic() - renewed_at >= RENEW_S:
                 renewed_at = context.monotonic()

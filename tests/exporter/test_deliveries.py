@@ -274,6 +274,20 @@ def test_a_function_that_fails_five_times_in_a_row_is_left_alone_until_the_next_
     assert sys.modules["loader"].calls[5:] == ["a-6", "a-7", "a-8", "a-9", "a-10"]
 
 
+def test_a_round_ends_after_a_minute_and_the_next_goes_on(recovered, module, deliver, taken):
+    module(TAKES)
+    for _ in range(4):
+        recovered()
+    clock = itertools.count(0.0, 14.0)
+
+    deliver(monotonic=lambda: next(clock))
+    first = len(taken())
+    deliver()
+
+    assert 0 < first < 4
+    assert [answer["job_id"] for answer in taken()] == ["a-1", "a-2", "a-3", "a-4"]
+
+
 def test_a_function_that_has_to_be_awaited_is_awaited(recovered, module, deliver, taken, ledger):
     module(TAKES.replace("def take", "async def take"))
     recovered()
