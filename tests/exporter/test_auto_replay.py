@@ -147,7 +147,7 @@ def test_what_an_outage_has_parked_recovers_and_is_told_in_the_ledger_the_metric
     assert who.startswith("sidecar@")
     assert json.loads(filters) == {"pipeline": "captions", "error_class": "exhausted:*,orphaned:not_sent"}
     assert ended_at is not None
-    (series,) = metrics.counted(Metric.JOBS_REPLAYED)(look(url, tasks=[]))
+    (series,) = metrics.counted(Metric.JOBS_REPLAYED)(look(url))
     assert series.value == 4
     assert series.labels == {
         "pipeline": "captions",
@@ -256,11 +256,11 @@ def test_a_job_is_replayed_by_itself_only_so_often_and_each_time_behind_the_othe
 def test_a_replay_that_fails_again_is_not_counted_as_parked_by_a_run(url, api, night, replay):
     night("a-1")
     api.answers(lambda request: reply.overloaded())
-    before = [one.value for one in metrics.counted(Metric.JOBS_PARKED)(look(url, tasks=[]))]
+    before = [one.value for one in metrics.counted(Metric.JOBS_PARKED)(look(url))]
 
     replay()
 
-    readings = look(url, tasks=[])
+    readings = look(url)
     assert [one.value for one in metrics.counted(Metric.JOBS_PARKED)(readings)] == before == [1.0]
     (again,) = metrics.counted(Metric.JOBS_REPLAYED)(readings)
     assert (again.labels["trigger"], again.labels["result"], again.value) == ("auto", "parked_again", 1.0)
