@@ -47,6 +47,7 @@ class JobRow(NamedTuple):
     payload_hash: bytes  # its identity
     revision: int  # 0: payload and model as first accepted; else a mended one stored beside it
     erased_at: float | None = None  # when its bodies and messages were removed for good; it can't run any more
+    auto_replays: int = 0  # of its replays, those that a sidecar began by itself and that weren't handed back
 
     def is_due(self, now: float) -> bool:
         """Whether its time has come, `not_before` having passed. Keep in step with `due` in the SQL."""
@@ -339,6 +340,17 @@ class HandOut(NamedTuple):
     ids: tuple[int, ...]
 
 
+class NoteDelivery(NamedTuple):
+    """Note what came of handing the answer of a recovered job to a function of the user's. Answered with None.
+
+    With no `fault` it took the answer, which is handed out thereby. A job that was forgotten meanwhile is left alone.
+    """
+
+    id: int
+    fault: str | None = None  # the name of what it raised; never its text, which may quote the answer
+    wait_s: float | None = None  # until it is tried again; None: it isn't
+
+
 # --- owners, replays, marks ------------------------------------------------------------------------------------
 
 
@@ -529,6 +541,7 @@ Operation = (
     | Erase
     | Forget
     | HandOut
+    | NoteDelivery
     | Register
     | Beat
     | Lose

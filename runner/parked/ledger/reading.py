@@ -33,9 +33,11 @@ from parked.ledger.store import (
     KeptPace,
     Revision,
     Sent,
+    Undelivered,
 )
 
 NAMED_AT_MOST: Final = 100  # ids in one finding of the audit
+LONGEST_DELIVERY_WAIT_S: Final = 86_400.0
 
 _PLAIN_FILTERS: Final = ("pipeline", "batch", "model", "reason", "fingerprint")
 
@@ -144,6 +146,10 @@ class SqlReader(ABC):
             conditions += ("where_new",)
         sql = self._compose("select_answers", *conditions, order="by_answer")
         return map(answer_row, self.stream(sql, self._values(filters)))
+
+    def undelivered(self, *, since: float, now: float, limit: int) -> list[Undelivered]:
+        rows = self._ask("undelivered", since=since, now=now, longest_s=LONGEST_DELIVERY_WAIT_S, limit=limit)
+        return [Undelivered(answer_row(row[:-1]), tries=row[-1]) for row in rows]
 
     def erasure(self, id: int) -> Erasure | None:
         row = self._ask("erasure", id=id).fetchone()

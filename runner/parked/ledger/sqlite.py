@@ -311,6 +311,23 @@ class SqliteStore(Books):
             ),
         )  # fmt: skip
 
+    def make_deliverable(self, ids: Sequence[int]) -> None:
+        self._connection.executemany(SQL["make_deliverable"], ({"job": id, "now": self.now} for id in ids))
+
+    def note_deliveries(self, rows: Sequence[op.NoteDelivery]) -> None:
+        self._connection.executemany(
+            SQL["note_delivery"],
+            (
+                {
+                    "job": row.id,
+                    "fault": row.fault,
+                    "after": None if row.wait_s is None else self.now + row.wait_s,
+                    "now": self.now,
+                }
+                for row in rows
+            ),
+        )
+
     def erase_texts(self, why: Mapping[int, str]) -> None:
         erased = [{"job": job, "why": said, "codec": ERASED, "now": self.now} for job, said in why.items()]
         for statement in ("erase_payloads", "erase_answer", "erase_messages", "note_erasure"):

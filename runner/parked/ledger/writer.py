@@ -45,6 +45,7 @@ METHODS: Final[dict[type, str]] = {
     op.Erase: "erase",
     op.Forget: "forget",
     op.HandOut: "hand_out",
+    op.NoteDelivery: "note_delivery",
     op.Register: "register",
     op.Beat: "beat",
     op.Lose: "lose",
@@ -77,6 +78,7 @@ SUBJECTS: Final[dict[type, Callable[[Any], Hashable]]] = {
     op.Restore: _ID,
     op.Mend: _ID,
     op.Erase: _ID,
+    op.NoteDelivery: _ID,
 }
 
 # The body that an operation carries; those of a batch have their bound.
