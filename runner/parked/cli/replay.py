@@ -13,7 +13,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from parked.cli.drain import Drain, tell_lost
+from parked.cli.drain import Drain, run_draining, tell_lost
 from parked.cli.exits import Exit
 from parked.cli.filters import add_filters, filter_words, filters_of
 from parked.cli.jobs import job_as_json
@@ -211,8 +211,6 @@ def _apply(
     callers: Callers,
     mending: Mending,
 ) -> int:
-    import asyncio
-
     from parked.ledger.operations import CloseReplay, OpenReplay
     from parked.replays import Results
     from parked.tracing import set_up
@@ -223,7 +221,7 @@ def _apply(
     replay_id = ledger.record(OpenReplay(args.name, who, json.dumps(said)))
     results, drain = Results(), Drain()
     try:
-        asyncio.run(_run(args, settings, choice, callers, mending, replay_id, results, drain))
+        run_draining(_run(args, settings, choice, callers, mending, replay_id, results, drain))
     finally:
         with suppress(Exception):  # the replay's row is for people; what became of the jobs is in their own
             ledger.record(CloseReplay(replay_id, results.recovered, results.parked_again, results.not_run))

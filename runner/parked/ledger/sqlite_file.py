@@ -15,6 +15,7 @@ from parked.errors import LedgerMissing, LedgerUnavailable, ParkedError, Setting
 APPLICATION_ID: Final = 1885434475  # "park" in ASCII; the first migration sets it
 DEFAULT_MODE: Final = 0o600
 PATIENCE_S: Final = 30.0  # for a lock that others hold
+INTERRUPT_AGAIN_S: Final = 0.05
 
 BUSY: Final = 5
 READ_ONLY: Final = 8
@@ -206,6 +207,21 @@ def patiently(act: Callable[[], T], *, monotonic: Callable[[], float] = time.mon
             if _code(exc) != BUSY or monotonic() >= deadline:
                 raise
         time.sleep(random.uniform(0.0005, 0.003))
+
+
+def interruptibly(connection: sqlite3.Connection, act: Callable[[], T]) -> T:
+    """Do what keeps SQLite busy for long, so that a signal can end it: whoever waits inside SQLite hears of none."""
+    from concurrent.futures import ThreadPoolExecutor, wait
+
+    with ThreadPoolExecutor(1, "parked-sqlite") as beside:
+        doing = beside.submit(act)
+        try:
+            return doing.result()
+        except BaseException:
+            while not doing.done():
+                connection.interrupt()  # without effect between two statements, so again
+                wait([doing], timeout=INTERRUPT_AGAIN_S)
+            raise
 
 
 def explain(exc: Exception, path: Path) -> Exception:
