@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from parked.errors import LedgerMissing, LedgerUnavailable, ParkedError, SettingsError
+from parked.ledger.store import Denied
 
 APPLICATION_ID: Final = 1885434475  # "park" in ASCII; the first migration sets it
 DEFAULT_MODE: Final = 0o600
@@ -235,7 +236,8 @@ def explain(exc: Exception, path: Path) -> Exception:
     remedy = ""
     if _code(exc) == READ_ONLY:
         meaning, remedy = (ON_READ_ONLY, "") if _is_read_only(path) else (meaning, f"; {BOTH_REMEDIES}")
-    return LedgerUnavailable(f"the ledger {path} {meaning}{remedy}")
+    kind = Denied if remedy else LedgerUnavailable
+    return kind(f"the ledger {path} {meaning}{remedy}")
 
 
 def _code(exc: sqlite3.Error) -> int:
