@@ -193,3 +193,18 @@ def test_an_erasure_that_is_told_to_end_while_it_rewrites_the_file_is_finished_b
     assert ended.end() == ENDS["SIGTERM"]
 
     assert commands.run(*words).status == 0
+
+
+def test_a_run_that_is_told_to_end_while_it_takes_jobs_on_counts_those_that_were_being_committed(
+    commands, books, simulator, jobs_file
+):
+    simulator.hold()
+    words = ("parked", "run", jobs_file, "--out", f"{jobs_file}.out")
+
+    ended = commands.begin(*words, points=["by:SIGTERM", "after:accept"], PARKED_DRAIN_S="0")
+
+    assert ended.end() == ENDS["SIGTERM"]
+    simulator.release()
+    taken_on = len(books.jobs())
+    assert 0 < taken_on < 6000
+    assert ended.said.splitlines()[-1] == f"6000 lines: {taken_on} pending, {6000 - taken_on} not taken on"
