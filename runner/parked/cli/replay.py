@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from parked.cli.drain import Drain, tell_lost
+from parked.cli.drain import Drain, run_draining, tell_lost
 from parked.cli.exits import Exit
 from parked.cli.filters import add_filters, filter_words, filters_of
 from parked.cli.jobs import job_as_json
@@ -212,8 +212,6 @@ def _apply(
     callers: Callers,
     mending: Mending,
 ) -> int:
-    import asyncio
-
     from parked.ledger.operations import OpenReplay
     from parked.replays import Results, entered
     from parked.tracing import tracing
@@ -223,7 +221,7 @@ def _apply(
     replay = OpenReplay(args.name, who, json.dumps(said))
     results, drain = Results(), Drain()
     with tracing("parked"), entered(ledger, replay, results, pipeline=filters.pipeline) as replay_id:
-        asyncio.run(_run(args, settings, choice, callers, mending, replay_id, results, drain))
+        run_draining(_run(args, settings, choice, callers, mending, replay_id, results, drain))
     results.not_run += choice.jobs - results.recovered - results.parked_again - results.not_run - results.spared
     _tell_results(args, ledger, choice, results)
     if drain.received is not None:

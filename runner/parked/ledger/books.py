@@ -288,6 +288,15 @@ class Books(ABC):
         released = {row.id: row for row in self._write(changes)}
         return [released.get(row.id) for row in rows]
 
+    def orphan(self, rows: Sequence[op.Orphan]) -> list[JobRow | Exception]:
+        jobs = self._attempted(rows)
+        changes = [
+            moves.given_up_on(job, row, attempt, trigger=self._trigger(job), now=self.now)
+            for row in rows
+            for job, attempt in [jobs[row.id]]
+        ]
+        return list(self._write(changes))
+
     def forgive(self, rows: Sequence[op.Forgive]) -> list[JobRow | Exception]:
         jobs = self._existing([row.id for row in rows])
         forgiven = [(jobs[row.id], moves.forgiven(jobs[row.id], row)) for row in rows]
@@ -446,7 +455,7 @@ class Books(ABC):
     # --- parts ---
 
     def _attempted(
-        self, rows: Sequence[op.Answer | op.Park | op.Retried | op.Release]
+        self, rows: Sequence[op.Answer | op.Park | op.Retried | op.Release | op.Orphan]
     ) -> dict[int, tuple[JobRow, AttemptState | None]]:
         """The jobs that these are about, each with the attempt that is meant."""
         jobs = self.jobs_with_attempts([(row.id, row.attempt) for row in rows])

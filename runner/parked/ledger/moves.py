@@ -20,6 +20,7 @@ from parked.ledger.operations import (
     Forgive,
     JobRow,
     NoteDelivery,
+    Orphan,
     Park,
     Release,
     Retried,
@@ -256,6 +257,13 @@ def orphaned(row: JobRow, attempt: AttemptState | None, *, trigger: str, now: fl
         state=after(row.state, Event.OWNER_LOST), reason=code
     )
     return _put_away(row, new, moves, closed, trigger=trigger, now=now)
+
+
+def given_up_on(row: JobRow, op: Orphan, attempt: AttemptState | None, *, trigger: str, now: float) -> Change:
+    """Park a job whose owner can't record what came of it. Nobody knows any more, so that its call may be repeated."""
+    if not _holds(row, op.owner_id) or op.attempt not in (None, row.calls):
+        return Change(row, row)
+    return orphaned(row, attempt, trigger=trigger, now=now)
 
 
 def abandoned(row: JobRow, attempt: AttemptState) -> Change:

@@ -275,6 +275,17 @@ class Release(NamedTuple):
     strikes: int | None = None
 
 
+class Orphan(NamedTuple):
+    """Park a job of which nothing can be recorded that came of its attempt, as if its owner were lost.
+
+    Answered with the `JobRow`. An owner that no longer holds the job changes nothing.
+    """
+
+    id: int
+    owner_id: int
+    attempt: int | None  # None: the last
+
+
 class Forgive(NamedTuple):
     """Take back the strike of a closed attempt: an outage explains it. Answered with the `JobRow`.
 
@@ -534,6 +545,7 @@ Operation = (
     | Retried
     | Park
     | Release
+    | Orphan
     | Forgive
     | Discard
     | Restore
@@ -557,13 +569,13 @@ Operation = (
 )
 
 # What a course has to get rid of: kept and tried again while the ledger is away. All else fails at once.
-OUTCOMES = (Answer, Retried, Park, Release)
-Outcome = Answer | Retried | Park | Release
+OUTCOMES = (Answer, Retried, Park, Release, Orphan)
+Outcome = Answer | Retried | Park | Release | Orphan
 
 
 def without_texts(operation: Outcome) -> Outcome:
     """The same outcome for a database that refuses its content: what decides is kept, what was said is dropped."""
-    if operation.closing is None:
+    if isinstance(operation, Orphan) or operation.closing is None:
         return operation
     closing = operation.closing._replace(
         message="", quota_id=None, response_id=None, fingerprint=None, tokens_in=None, tokens_out=None

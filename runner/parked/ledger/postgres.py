@@ -72,6 +72,7 @@ class PostgresStore(Books):
     """The write side. Opened and used by one thread at a time. Without a `clock` the server's time is stored."""
 
     outlives_errors = False
+    refusals = (psycopg.Error, UnicodeError)  # the last before the server has seen it
 
     def __init__(self, server: Server, *, clock: Callable[[], float] | None = None) -> None:
         super().__init__()

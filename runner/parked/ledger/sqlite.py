@@ -54,6 +54,7 @@ class SqliteStore(Books):
     # A commit that fails while it syncs may leave all its pages in the WAL. Whoever opens a ledger that nobody has open
     # takes them for committed; this connection knows better, and writes over them.
     outlives_errors = True
+    refusals = (sqlite3.Error, OverflowError, UnicodeError)  # the last two before SQLite has seen it
 
     def __init__(
         self,
