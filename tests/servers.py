@@ -360,7 +360,7 @@ def postgres_url(postgres: Postgres) -> str:
 
 
 @pytest.fixture
-def roles(postgres: Postgres) -> Iterator[None]:
+def roles(postgres: Postgres, postgres_url: str) -> Iterator[None]:
     """The roles of docs/postgres.md, made by its own statements."""
     page = (Path(__file__).parents[1] / "docs" / "postgres.md").read_text("utf-8")
     script = "\n".join(re.findall(r"^```sql\n(.*?)^```", page, re.MULTILINE | re.DOTALL))

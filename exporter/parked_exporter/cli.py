@@ -12,11 +12,13 @@ from parked.cli.frame import Parser, Shown
 from parked.errors import ParkedError, SettingsError
 from parked.ledger import full_name
 from parked.logs import configure
-from parked.settings import SidecarSettings, parse_duration_s, refuse_unknown
+from parked.settings import SidecarSettings, parse_duration_s, refuse_unknown, variable
 from parked.version import __version__
 from parked_exporter import notify
 
 EXTRA: Final = frozenset({"apscheduler", "prometheus_client", "tzlocal", "waitress"})
+
+FUNCTIONS: Final = {"call": ("payload", "model"), "on_answer": ("answer",)}  # settings that name one -> its arguments
 
 EPILOG: Final = """\
 exit status:
@@ -39,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             {"ledger": arguments.ledger, "listen": arguments.listen, "log_level": arguments.log_level}
         )
         full_name(settings.ledger)
+        _check_functions(settings)
     except Shown:
         return int(Exit.OK)
     except SettingsError as exc:
@@ -61,6 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say(f"{exc.name} is not installed; pip install 'parked[exporter]' brings it", Exit.SURROUNDINGS)
     try:
         return sidecar.serve(settings, read_only=arguments.read_only, linger_s=arguments.linger)
+    except SettingsError as exc:  # of OpenTelemetry's
+        return _say(str(exc), Exit.USAGE)
     except sidecar.CannotListen as exc:
         return _say(str(exc), Exit.SURROUNDINGS)
 
@@ -89,6 +94,19 @@ def _parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"parked-exporter {__version__}")
     return parser
+
+
+def _check_functions(settings: SidecarSettings) -> None:
+    """See that the functions which the settings name are there.
+
+    Raises:
+        SettingsError: one isn't, or can't be called as it would be.
+    """
+    for name, arguments in FUNCTIONS.items():
+        if (function := getattr(settings, name)) is not None:
+            from parked.named import check_function  # with what runs jobs: most sidecars have none to run
+
+            check_function(variable(name), function, arguments=arguments)
 
 
 def _duration(text: str) -> float:

@@ -356,6 +356,11 @@ METRICS: Final = (
         counted(Metric.TOKENS),
     ),
     Spec(
+        "parked_answer_deliveries_total", Type.COUNTER, (*_JOB, "result"),
+        "Answers of recovered jobs handed to PARKED_ON_ANSWER: delivered, failed (tried again), or given_up.",
+        counted(Metric.DELIVERIES),
+    ),
+    Spec(
         "parked_pipeline_paused", Type.GAUGE, ("pipeline", "model", "reason"),
         "Whether nothing of the pipeline's model (*: of all) is started, for a fault that all jobs would meet: 1 or 0.",
         pauses,

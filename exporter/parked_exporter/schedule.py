@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
 from typing import Any, Final
@@ -35,6 +35,8 @@ from parked.ledger import operations as op
 from parked.ledger.store import Imbalance
 from parked.owners import LOST_AFTER_S
 from parked.summary import LAST_COUNTS, LAST_SUMMARY, as_json, headline, next_commands, render, summarise
+from parked_exporter import auto_replay, deliveries
+from parked_exporter.auto_replay import AutoReplay
 from parked_exporter.metrics import AUDIT_MARK, AuditFound, task_mark
 from parked_exporter.notify import NOTICE_MARK, NotDue, Notice, Sender
 from parked_exporter.peers import Peers
@@ -63,6 +65,9 @@ class Context:
     retention_s: float | None = None  # how long finished jobs stay; None: for good
     notify: tuple[str, ...] = field(default=(), repr=False)  # where the summary goes besides the log
     settings: Mapping[str, str] = field(default_factory=dict)  # digests, to be compared with those of other sidecars
+    auto_replay: AutoReplay | None = None
+    on_answer: str | None = None  # the function that takes the answers of recovered jobs, by name
+    stopping: threading.Event = field(default_factory=threading.Event)  # set when the sidecar ends
     now: Callable[[], float] = time.time  # epoch seconds
     monotonic: Callable[[], float] = time.monotonic
 
@@ -77,6 +82,7 @@ class Task:
     # Outlives a run that comes late. None: it takes no lease, every sidecar does it.
     lease_s: float | None = 60.0
     takes_s: float = 120.0  # a run that takes longer is said to be still running, and counts as failed
+    heeds_stopping: bool = False  # ends in a moment when it is told to; the ledger is left after that
 
 
 # --- the tasks ---------------------------------------------------------------------------------------------------
@@ -167,6 +173,12 @@ SCHEDULE: Final = (
     # In a quiet hour: it reads every row.
     Task("full_audit", audit_by_row, at=cron_text.parse("30 3 * * *"), lease_s=3600, takes_s=3600),
 )
+AUTO_REPLAY: Final = Task(
+    # A round waits for the end of an outage up to a quarter of an hour, in each pipeline that meets one.
+    auto_replay.NAME, auto_replay.replay_parked_jobs, every_s=auto_replay.LOOK_S, takes_s=4 * 3600,
+    heeds_stopping=True,
+)  # fmt: skip
+ON_ANSWER: Final = Task(deliveries.NAME, deliveries.deliver_answers, every_s=deliveries.LOOK_S, heeds_stopping=True)
 RETENTION: Final = Task("retention", forget_old_jobs, every_s=3600, lease_s=5400, takes_s=3600)
 
 
@@ -199,6 +211,10 @@ def tasks_for(context: Context) -> tuple[Task, ...]:
         tasks.append(notify_task(context.notify))
     if context.retention_s is not None:
         tasks.append(RETENTION)
+    if context.auto_replay is not None:
+        tasks.append(replace(AUTO_REPLAY, every_s=context.auto_replay.look_s))
+    if context.on_answer is not None:
+        tasks.append(ON_ANSWER)
     return tuple(tasks)
 
 
@@ -242,6 +258,7 @@ class Schedule:
         self._tasks = {task.name: task for task in tasks}
         self._began: dict[str, float] = {}  # of each task that runs now
         self._hanging: set[str] = set()  # those of them that were reported
+        self._threads: dict[str, threading.Thread] = {}  # in which those run that are waited for at the end
         self._looked_after: set[str] = set()  # those that go by cron, since the start
         self._troubles: dict[str, str] = {}  # why each task can't be done, so that it is said once
         self._writable = False
@@ -295,8 +312,9 @@ class Schedule:
     def stop(self, *, patience_s: float) -> None:
         """Start no more runs and leave the ledger; what doesn't end within the patience is left behind."""
         self._stopping.set()
+        self._context.stopping.set()
         self._scheduler.shutdown(wait=False)
-        leaving = threading.Thread(target=self._leave, name="parked-leave", daemon=True)
+        leaving = threading.Thread(target=self._leave, args=(patience_s * 0.8,), name="parked-leave", daemon=True)
         leaving.start()
         leaving.join(patience_s)
 
@@ -319,6 +337,8 @@ class Schedule:
 
     def _run(self, task: Task) -> None:
         self._began[task.name] = self._context.monotonic()
+        if task.heeds_stopping:
+            self._threads[task.name] = threading.current_thread()
         try:
             ran = run_task(task, self._current(), self._context)
         except LedgerMissing as exc:  # no failure: where there is no ledger, nothing is due
@@ -345,6 +365,7 @@ class Schedule:
         finally:
             del self._began[task.name]
             self._hanging.discard(task.name)
+            self._threads.pop(task.name, None)
 
     def _note_success(self, task: Task) -> None:
         if self._troubles.pop(task.name, None) is not None:
@@ -398,7 +419,10 @@ class Schedule:
             self._ledger = found
             return found
 
-    def _leave(self) -> None:
+    def _leave(self, patience_s: float) -> None:
+        deadline = self._context.monotonic() + patience_s
+        for thread in tuple(self._threads.values()):  # what they release is written before this owner leaves
+            thread.join(max(0.0, deadline - self._context.monotonic()))
         if self._ledger is not None:
             self._ledger.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 import socket
@@ -13,26 +14,28 @@ from zoneinfo import ZoneInfo
 
 import waitress
 
-from parked import cron
+from parked import cron, tracing
 from parked.cli.exits import Exit
 from parked.ledger import full_name, open_ledger
 from parked.logs import fields
 from parked.settings import Address, SidecarSettings, variable
 from parked.version import __version__
 from parked_exporter import peers
+from parked_exporter.auto_replay import AutoReplay
 from parked_exporter.collector import Lookout, look
 from parked_exporter.schedule import Context, Schedule, tasks_for
 from parked_exporter.web import Access, App
 
 # SIGTERM ends the process within a second; what a task that hangs still holds is left to the sweep of another.
 STOP_PATIENCE_S: Final = 0.5
+FLUSH_S: Final = 0.2
 # A scrape of a ledger that hangs keeps a thread until its deadline, and the probes must still be answered.
 WEB_THREADS: Final = 8
 # Idle connections must not keep a scrape out: there may be many, and each goes soon.
 CONNECTIONS: Final = 1000
 IDLE_S: Final = 15
 # What is set for tasks, which a sidecar that only reads doesn't run.
-NEEDS_TASKS: Final = ("retention", "auto_replay", "notify")
+NEEDS_TASKS: Final = ("retention", "auto_replay", "on_answer", "notify")
 
 log = logging.getLogger(__name__)
 
@@ -46,13 +49,13 @@ def serve(settings: SidecarSettings, *, read_only: bool, linger_s: float) -> Exi
 
     Raises:
         CannotListen: the port is in use, say.
+        SettingsError: OpenTelemetry's variables name an exporter that isn't known or isn't installed.
     """
     signals = Signals()
+    shut_down = tracing.set_up("parked-exporter")
     with _listen(settings.listen) as listening:
         bound = Address(*listening.getsockname()[:2])
-        context = Context(
-            retention_s=settings.retention, notify=settings.notify or (), settings=peers.digests(settings)
-        )
+        context = context_of(settings)
         schedule = None if read_only else _schedule(settings, context)
         app = _app(settings, schedule, bound)
         server = waitress.create_server(
@@ -78,7 +81,32 @@ def serve(settings: SidecarSettings, *, read_only: bool, linger_s: float) -> Exi
             signals.wait(linger_s)
         if schedule is not None:
             schedule.stop(patience_s=STOP_PATIENCE_S)
+        ending = threading.Thread(target=shut_down, name="parked-tracing", daemon=True)
+        ending.start()
+        ending.join(FLUSH_S)  # a collector that hangs doesn't hold up the end
+        gc.freeze()  # with google-genai loaded, looking for garbage at the exit takes a quarter of a second
         return Exit.INTERRUPTED if received is signal.SIGINT else Exit.OK
+
+
+def context_of(settings: SidecarSettings) -> Context:
+    """What the tasks go by, as the settings say."""
+    auto_replay = None
+    if settings.auto_replay is not None:
+        auto_replay = AutoReplay(
+            settings.auto_replay,
+            classes=settings.auto_replay_classes,
+            limit=settings.auto_replay_limit,
+            most=settings.auto_replay_max,
+            policy=settings.policy(),
+            call=settings.call,
+        )
+    return Context(
+        retention_s=settings.retention,
+        notify=settings.notify or (),
+        auto_replay=auto_replay,
+        on_answer=settings.on_answer,
+        settings=peers.digests(settings),
+    )
 
 
 def _schedule(settings: SidecarSettings, context: Context) -> Schedule:

@@ -69,8 +69,11 @@ class AnswerLine:
     def key(self) -> Key:
         return Key(self.pipeline, self.batch, self.job_id)
 
+    def as_dict(self) -> dict[str, Any]:
+        return {field: getattr(self, field) for field in self.__slots__}
+
     def json(self) -> str:
-        return json.dumps({field: getattr(self, field) for field in self.__slots__})
+        return json.dumps(self.as_dict())
 
 
 class _Sink(Protocol):

@@ -6,7 +6,7 @@ from parked.gates import Gates
 from parked.ledger import Ledger
 from parked.ledger.operations import Called
 from parked.lone import NamedDelays
-from parked.named import caller_named, checker_named
+from parked.named import caller_named, checker_named, names_a_function
 from parked.policy import Policy
 from parked.running import CallModel, Running
 from parked.timing import Clock, SystemClock
@@ -15,9 +15,11 @@ from parked.timing import Clock, SystemClock
 class Callers:
     """The callers and checks that can be found here, each made once. All that they run has the same gates."""
 
-    def __init__(self, ledger: Ledger, policy: Policy) -> None:
+    def __init__(self, ledger: Ledger, policy: Policy, *, stand_in: str | None = None) -> None:
+        """`stand_in` is the function that calls instead of the Gemini adapter, and for those that have no name."""
         self.ledger = ledger
         self.policy = policy
+        self._stand_in = stand_in
         self.clock: Clock = SystemClock()
         self.gates = Gates()
         self.delays = NamedDelays()
@@ -55,6 +57,8 @@ class Callers:
                 await aclose()
 
     def _caller(self, name: str) -> CallModel:
+        if self._stand_in is not None and not names_a_function(name):
+            name = self._stand_in
         if name not in self._callers:
             self._callers[name] = caller_named(name, timeout_s=self.policy.attempt_timeout_s)
         return self._callers[name]

@@ -87,6 +87,7 @@ class Hold:
     stands_aside: bool = False  # another hold of the same job came, and tells what becomes of it
     finished: bool = False  # the job needs nothing more from us
     called: bool = False  # at least one call was made here
+    handed_back: bool = False  # told to leave, at a pause say: it is what it was before
     failed_attempt: int | None = None  # the last one that failed here
     body_bytes: int = 0  # of the payload as it is stored
     judged: Judged | None = None  # of the last call
@@ -173,6 +174,7 @@ def course(hold: Hold, rules: Rules, *, span: SpanIds = NO_SPAN) -> Generator[Ef
                 hold.row = yield Record(park)
                 return _left(hold, hold.row)
             case LetGo(strikes):
+                hold.handed_back = True
                 hold.row = yield Record(op.Release(*at, closing, to_the_back=True, strikes=strikes))
                 return _left(hold, hold.row)
             case Retry(wait_s):
@@ -194,6 +196,7 @@ def _told(hold: Hold, told: LetGo | GiveUp, closing: Closing | None) -> Generato
         park = op.Park(hold.row.id, hold.owner_id, last, closing, error_class, strike=False, wait_s=told.wait_s)
         hold.row = yield Record(park)
     else:
+        hold.handed_back = True
         strikes = told.strikes if isinstance(told, LetGo) else None
         hold.row = yield Record(op.Release(hold.row.id, hold.owner_id, to_the_back=True, strikes=strikes))
     return _left(hold, hold.row)

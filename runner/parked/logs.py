@@ -61,10 +61,18 @@ def _entry(record: logging.LogRecord) -> dict[str, Any]:
         "event": record.getMessage(),
         "logger": record.name,
         **getattr(record, _FIELDS, {}),
+        **_trace(),
     }
     if record.exc_info and record.exc_info[0] is not None:
         entry["traceback"] = logging.Formatter().formatException(record.exc_info)
     return entry
+
+
+def _trace() -> dict[str, str]:
+    """Where the sampled span is to be found in which this was logged, if it was in one."""
+    telemetry = sys.modules.get("parked.telemetry")  # who hasn't imported it has no spans
+    ids = telemetry.current_ids() if telemetry is not None else None
+    return {"trace_id": ids.trace_id, "span_id": ids.span_id} if ids is not None and ids.trace_id is not None else {}
 
 
 def _plain(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Callable
@@ -26,6 +27,35 @@ def caller_named(name: str, *, timeout_s: float) -> CallModel:
 
         return Gemini(timeout_s=timeout_s)
     return function_named(name)
+
+
+def names_a_function(name: str) -> bool:
+    """Whether a caller's name is that of a function in some module, here or elsewhere.
+
+    Neither the adapter's is, nor that of a script's own function, of a lambda, or of one that a function has made.
+    """
+    return name not in ("", GEMINI) and not name.startswith("__main__:") and "<" not in name
+
+
+def check_function(setting: str, name: str, *, arguments: tuple[str, ...]) -> None:
+    """See that the function which a setting names can be imported and called with so many arguments.
+
+    Raises:
+        SettingsError: names the setting, and what is wrong.
+    """
+    try:
+        function = function_named(name)
+    except SettingsError as exc:
+        raise SettingsError(f"{setting}: {exc}") from exc
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError as exc:
+        raise SettingsError(
+            f"{setting}={name} must be a function that can be called as {name.rpartition(':')[2]}"
+            f"({', '.join(arguments)}): {exc}"
+        ) from None
+    except ValueError:  # written in C, say: nobody knows
+        return
 
 
 def payload_check(name: str) -> Callable[[Any], None] | None:
@@ -78,10 +108,11 @@ def function_named(name: str) -> Callable[..., Any]:
         found: Any = import_module(module_name)
         for part in path.split("."):
             found = getattr(found, part)
-    except Exception as exc:
+    except (Exception, SystemExit) as exc:  # a script that isn't written to be imported may end
+        why = " ".join(f"{type(exc).__name__}: {exc}".split())
         raise SettingsError(
-            f"can't import {name} ({type(exc).__name__}: {exc}); it has to be a function in a module, and parked has to"
-            " run where that module can be imported"
+            f"can't import {name} ({why}); it has to be a function in a module, and parked has to run where that module"
+            " can be imported"
         ) from exc
     if not callable(found):
         raise SettingsError(f"{name} is no function but {type(found).__name__}")

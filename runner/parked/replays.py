@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from parked.course import Hold
 from parked.job import State
+from parked.ledger import Ledger
 from parked.ledger import operations as op
 from parked.ledger.codec import decode, encode
 from parked.ledger.operations import Called, JobRow
-from parked.ledger.store import Filters, Reader
 from parked.pool import Handful, Pool
 from parked.running import Running
+from parked.telemetry import Spans
 
 SAMPLE: Final = 20  # jobs that a dry run names
 PAGE: Final = 64  # jobs whose payloads are read at a time
@@ -39,6 +42,7 @@ class Choice:
     """The jobs of a replay, oldest first, by who calls them and why they failed; and what was left, and why."""
 
     ids: dict[Called, dict[Cause, array[int]]] = field(default_factory=dict)
+    order: array[int] = field(default_factory=lambda: array("q"))  # all of them
     sample: list[JobRow] = field(default_factory=list)
     not_due: int = 0
     due_at: float | None = None  # when the first of those is due, epoch seconds
@@ -77,9 +81,10 @@ class Mending:
 class Results:
     """What came of a replay, counted as it runs."""
 
+    begun: int = 0  # jobs whose turn was to come; the next are about them
     recovered: int = 0
     parked_again: int = 0
-    not_run: int = 0  # released, erased, or in other hands by the time of their turn
+    not_run: int = 0  # released, at a pause say; erased, or in other hands by the time of their turn
     spared: int = 0  # not tried, since canaries of their cause have failed and none recovered
     stopped: bool = False  # drained before its end
     lost: list[str] = field(default_factory=list)  # job ids whose outcomes the ledger never took
@@ -87,10 +92,26 @@ class Results:
     def add(self, hold: Hold) -> None:
         if hold.called and hold.row.state is State.RECOVERED:
             self.recovered += 1
-        elif has_failed(hold):
+        elif has_failed(hold) and not hold.handed_back:
             self.parked_again += 1
         else:
             self.not_run += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """How many jobs a replay runs at most, canaries included."""
+
+    jobs: int
+    order: array[int]  # all that it may run, oldest first
+
+    def room(self, results: Results) -> int:
+        return self.jobs - results.begun
+
+    def oldest(self, ids: list[array[int]], results: Results) -> array[int]:
+        """The oldest of these, as many as there is room for."""
+        wanted = {id for some in ids for id in some}
+        return array("q", islice((id for id in self.order if id in wanted), self.room(results)))
 
 
 def has_failed(hold: Hold) -> bool:
@@ -98,15 +119,13 @@ def has_failed(hold: Hold) -> bool:
     return hold.called and hold.finished and hold.row.state is State.PARKED
 
 
-def choose(
-    reader: Reader, filters: Filters, *, limit: int | None, now: float, refusal: Callable[[JobRow], str | None]
-) -> Choice:
-    """Return which of the parked jobs that the filters match can be run again now.
+def choose(rows: Iterable[JobRow], *, limit: int | None, now: float, refusal: Callable[[JobRow], str | None]) -> Choice:
+    """Return which of these parked jobs, oldest first, can be run again now.
 
     `refusal` says why a job can't be called here, None if it can.
     """
     choice = Choice()
-    for row in reader.jobs(filters, states=(State.PARKED,)):
+    for row in rows:
         if (why := refusal(row)) is not None:
             choice.refused[why] += 1
         elif row.not_before is not None and not row.is_due(now):
@@ -118,9 +137,29 @@ def choose(
             causes = choice.ids.setdefault(Called(row.caller, row.checker), {})
             cause = Cause(row.error_class or "", row.reason or "", row.fingerprint)
             causes.setdefault(cause, array("q")).append(row.id)
+            choice.order.append(row.id)
             if len(choice.sample) < SAMPLE:
                 choice.sample.append(row)
     return choice
+
+
+@contextmanager
+def entered(ledger: Ledger, replay: op.OpenReplay, results: Results, *, pipeline: str | None) -> Iterator[int]:
+    """Enter a replay in the ledger and as a span, and note at its end what it came to. Yields its id."""
+    replay_id: int = ledger.record(replay)
+    trace = Spans().replay(replay_id, trigger=replay.trigger, pipeline=pipeline)
+    try:
+        with trace.current():
+            yield replay_id
+    finally:
+        with suppress(Exception):  # the replay's row is for people; what became of the jobs is in their own
+            ledger.record(op.CloseReplay(replay_id, results.recovered, results.parked_again, results.not_run))
+        trace.end(
+            recovered=results.recovered,
+            parked_again=results.parked_again,
+            not_run=results.not_run,
+            spared=results.spared,
+        )
 
 
 async def replayed(
@@ -132,15 +171,17 @@ async def replayed(
     make_pool: Callable[[Running], Pool],
     canaries: int = CANARIES,
     mending: Mending | None = None,
+    bound: Bound | None = None,
 ) -> AsyncIterator[Hold]:
     """Run these jobs again, canaries first (0: all at once), and yield each when it is out of our hands.
 
-    `make_pool` makes a pool for each of the two rounds. `results` counts along.
+    `make_pool` makes a pool for each of the two rounds. `results` counts along. With a `bound` what was spared takes
+    nobody's place: a large cause that isn't mended must not keep the others from their turn, replay after replay.
     """
     mending = mending or Mending()
     left = dict(causes)
-    while left and not results.stopped:
-        first = {cause: ids[:canaries] if canaries else ids for cause, ids in left.items()}
+    while left and not results.stopped and (bound is None or bound.room(results)):
+        first = _first(left, each=canaries, room=None if bound is None else bound.room(results))
         cause_of = {id: cause for cause, ids in first.items() for id in ids} if canaries else {}
         healed: set[Cause] = set()
         failed: set[Cause] = set()
@@ -152,14 +193,28 @@ async def replayed(
                 elif has_failed(hold):
                     failed.add(cause)
             yield hold
-        left = {cause: ids[len(first[cause]) :] for cause, ids in left.items() if len(ids) > len(first[cause])}
+        left = {cause: rest for cause, ids in left.items() if (rest := ids[len(first.get(cause, ())) :])}
         results.spared += sum(len(left.pop(cause)) for cause in failed - healed if cause in left)
         followers = [left.pop(cause) for cause in healed if cause in left]
+        if bound is not None:
+            followers = [bound.oldest(followers, results)]
         if not results.stopped:
             async for hold in _round(on, followers, replay_id, mending, make_pool, results):
                 results.add(hold)
                 yield hold
         # What is left has told nothing: its canaries were taken by another replay. The next ones do.
+
+
+def _first(left: dict[Cause, array[int]], *, each: int, room: int | None) -> dict[Cause, array[int]]:
+    """The first so many jobs of each cause (0: all), as far as there is room."""
+    first = {}
+    for cause, ids in left.items():
+        some = (ids[:each] if each else ids)[:room]
+        if room is not None:
+            room -= len(some)
+        if some:
+            first[cause] = some
+    return first
 
 
 async def _round(
@@ -172,6 +227,7 @@ async def _round(
 ) -> AsyncIterator[Hold]:
     if not any(ids):
         return
+    results.begun += sum(map(len, ids))
     pool = make_pool(on)
     try:
         async for hold in pool.run(_replaying(on, pool, ids, replay_id, mending)):

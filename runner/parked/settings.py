@@ -261,42 +261,37 @@ class SidecarSettings(Settings):
         values.or_off(values.INTERVALS),
         "How often which pipeline's parked jobs are replayed by themselves; * is every pipeline.",
         why="it spends money, and that is decided by a person",
-        planned=True,
     )
     auto_replay_classes: tuple[str, ...] = _setting(
         "exhausted:*,orphaned:not_sent",
         values.ERROR_CLASSES,
         "Which error classes are replayed by themselves.",
         why="the rest needs a change first (permanent), or may have been answered and paid for (maybe sent)",
-        planned=True,
     )
     auto_replay_limit: int = _setting(
         "100",
         values.whole_number(at_least=1),
         "How many jobs one automatic replay takes at most.",
         why="bounds what a replay spends before somebody has seen its result",
-        planned=True,
     )
     auto_replay_max: int = _setting(
         "3",
         values.whole_number(at_least=1),
-        "How often one job is replayed by itself.",
+        "How often one job is replayed by itself; a replay that was broken off doesn't count.",
         why="what has failed in three replays waits for a person",
-        planned=True,
     )
     call: str | None = _setting(
         None,
         values.FUNCTION,
-        "The function that answers in automatic replays, (payload, model) -> answer.",
-        why="without it the Gemini adapter is called",
-        planned=True,
+        "The function that calls in automatic replays, (payload, model) -> answer, instead of the Gemini adapter and"
+        " of callers that can be imported nowhere, being part of a script.",
+        why="jobs are called by the function that they were run with, or by the Gemini adapter",
     )
     on_answer: str | None = _setting(
         None,
         values.FUNCTION,
-        "The function that is called for each answer of an automatic replay.",
+        "The function that is called with the answer of each job that a replay recovers, automatic or not.",
         why="the answers are in the ledger anyway",
-        planned=True,
     )
     retention: float | None = _setting(
         "off",

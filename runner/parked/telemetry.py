@@ -25,6 +25,7 @@ from parked.ledger.operations import NO_SPAN, SpanIds
 from parked.version import __version__
 
 JOB_SPAN: Final = "parked.job"
+REPLAY_SPAN: Final = "parked.replay"
 OPERATION: Final = "generate_content"
 
 GATE_WAIT: Final = "parked.gate.wait"  # an event on the job's span
@@ -48,6 +49,11 @@ RETRY_DELAY_S: Final = "parked.retry.delay_s"
 ANSWER_TRUNCATED: Final = "parked.answer.truncated"  # true, or not there
 GATE_WAIT_S: Final = "parked.gate.wait_s"
 REPLAY_ID: Final = "parked.replay.id"
+REPLAY_TRIGGER: Final = "parked.replay.trigger"
+RECOVERED: Final = "parked.replay.recovered"  # these are numbers of jobs
+PARKED_AGAIN: Final = "parked.replay.parked_again"
+NOT_RUN: Final = "parked.replay.not_run"
+SPARED: Final = "parked.replay.spared"
 
 ERROR_TYPE: Final = "error.type"
 STATUS_CODE: Final = "http.response.status_code"
@@ -106,12 +112,48 @@ class Spans:
         """The trace of one course. A replay's is a new one, linked to the span that parked the job."""
         return JobTrace(self, name, replay_id, parked_by)
 
+    def replay(self, replay_id: int, *, trigger: str, pipeline: str | None) -> ReplayTrace:
+        """The span of a replay as a whole. Its jobs have traces of their own, which name it (`parked.replay.id`)."""
+        return ReplayTrace(self, replay_id, trigger, pipeline)
+
 
 class JobName(NamedTuple):
     pipeline: str
     batch: str
     job_id: str
     model: str
+
+
+class ReplayTrace:
+    """The span of one replay, which stands above no other: what it logs carries its ids."""
+
+    __slots__ = ("_span", "_spans")
+
+    def __init__(self, spans: Spans, replay_id: int, trigger: str, pipeline: str | None) -> None:
+        self._spans = spans
+        self._span: Span = trace.INVALID_SPAN
+        self._begin(replay_id, trigger, pipeline)
+
+    @_harmless
+    def _begin(self, replay_id: int, trigger: str, pipeline: str | None) -> None:
+        attributes: dict[str, str | int] = {REPLAY_ID: replay_id, REPLAY_TRIGGER: trigger}
+        if pipeline is not None:
+            attributes[PIPELINE] = pipeline
+        nobody = trace.set_span_in_context(trace.INVALID_SPAN)
+        self._span = self._spans.tracer.start_span(REPLAY_SPAN, nobody, SpanKind.INTERNAL, attributes)
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        token = context.attach(trace.set_span_in_context(self._span))
+        try:
+            yield
+        finally:
+            context.detach(token)
+
+    @_harmless
+    def end(self, *, recovered: int, parked_again: int, not_run: int, spared: int) -> None:
+        self._span.set_attributes({RECOVERED: recovered, PARKED_AGAIN: parked_again, NOT_RUN: not_run, SPARED: spared})
+        self._span.end()
 
 
 class JobTrace:
@@ -257,6 +299,11 @@ def _ids(span: Span) -> SpanIds:
     if not at.is_valid or not at.trace_flags.sampled:
         return NO_SPAN
     return SpanIds(trace.format_trace_id(at.trace_id), trace.format_span_id(at.span_id))
+
+
+def current_ids() -> SpanIds:
+    """Those of the span that is current in this thread or task, where it is sampled."""
+    return _ids(trace.get_current_span())
 
 
 def _links(parked_by: SpanIds) -> tuple[Link, ...]:

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -43,15 +44,16 @@ def set_up(service_name: str) -> Callable[[], None]:
     if exporter_name == "none" or env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return lambda: None
 
-    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider
 
     from parked.span_batches import SpanBatches
 
-    resource = Resource.create(
-        {"service.name": env.get("OTEL_SERVICE_NAME") or service_name, "service.version": __version__}
-    )
-    provider = TracerProvider(resource=resource)
+    own = {"service.name": service_name, "service.version": __version__, "service.instance.id": str(uuid.uuid4())}
+    given = OTELResourceDetector().detect().attributes  # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES
+    resource = Resource.create({name: value for name, value in own.items() if name not in given})
+    # Who ends the provider decides how long that may take; at the exit nobody would.
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     batches = SpanBatches(_exporter(exporter_name), env)
     provider.add_span_processor(batches)
     trace.set_tracer_provider(provider)

@@ -93,6 +93,7 @@ class Pipeline:
         self.start("a-5")
         self.submit("a-6")
         for operation in (
+            op.NoteDelivery(self._row("a-2").id),
             op.SetPause(self.name, self.model, "model_not_found", 1.0, None, self.ledger.owner_id),
             op.Consult((op.GateState(self.model, "rate", closed_for_s=60.0),)),
             op.SetMark(metrics.AUDIT_MARK, metrics.AuditFound(1.0, {}).as_mark()),

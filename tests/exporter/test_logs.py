@@ -5,7 +5,10 @@ import json
 import logging
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
+import parked.telemetry  # noqa: F401 - whoever has spans has imported it
 from parked.logs import JsonFormatter, TextFormatter, fields
 
 
@@ -71,3 +74,20 @@ def test_a_traceback_stays_on_its_record_s_line(log, formatter):
 
     assert "ValueError" in line
     assert line.count("\n") == 1
+
+
+def test_a_record_carries_the_ids_of_the_sampled_span_that_it_is_logged_in(log):
+    with TracerProvider().get_tracer("test").start_as_current_span("task") as span:
+        line = written(log, JsonFormatter(), lambda: log.info("summary"))
+    at = span.get_span_context()
+
+    record = json.loads(line)
+    assert (record["trace_id"], record["span_id"]) == (format(at.trace_id, "032x"), format(at.span_id, "016x"))
+
+
+def test_a_record_outside_of_a_span_or_in_one_that_is_not_sampled_carries_none(log):
+    outside = written(log, JsonFormatter(), lambda: log.info("summary"))
+    with TracerProvider(sampler=ALWAYS_OFF).get_tracer("test").start_as_current_span("task"):
+        inside = written(log, TextFormatter(), lambda: log.info("summary"))
+
+    assert "trace_id" not in outside + inside

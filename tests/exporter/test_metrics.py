@@ -22,7 +22,7 @@ from servers import sqlite_only
 MODEL = "gemini-3.5-flash"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
-# CONTRACT, section 4: the rows that this version shows.
+# CONTRACT, section 4: the rows that this version shows, and what came to them.
 CONTRACT = {
     "parked_jobs": ("gauge", "pipeline model error_class reason"),
     "parked_oldest_parked_timestamp_seconds": ("gauge", "pipeline error_class"),
@@ -41,6 +41,7 @@ CONTRACT = {
     "parked_attempts_total": ("counter", "pipeline model kind reason"),
     "parked_attempt_duration_seconds": ("histogram", "pipeline model kind"),
     "parked_tokens_total": ("counter", "pipeline model direction kind"),
+    "parked_answer_deliveries_total": ("counter", "pipeline model result"),
     "parked_last_accepted_timestamp_seconds": ("gauge", "pipeline"),
     "parked_last_success_timestamp_seconds": ("gauge", "pipeline"),
     "parked_pipeline_paused": ("gauge", "pipeline model reason"),

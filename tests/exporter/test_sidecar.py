@@ -188,9 +188,27 @@ def test_the_sidecar_is_small_and_does_not_load_the_sdk(start_sidecar, pipeline)
         ([], {"PARKED_TOKEN": "short"}, "PARKED_TOKEN must be at least 16"),
         ([], {"PARKED_LISTENS": "127.0.0.1:1"}, "did you mean PARKED_LISTEN?"),
         (["--ledger", "mysql://db"], {}, "a ledger is named by a URL"),
+        ([], {"PARKED_AUTO_REPLAY": "captions"}, "PARKED_AUTO_REPLAY must be pipelines with an interval each"),
+        ([], {"PARKED_AUTO_REPLAY": "*=0s"}, "PARKED_AUTO_REPLAY must be pipelines with an interval each"),
+        ([], {"PARKED_AUTO_REPLAY_CLASSES": "503"}, "PARKED_AUTO_REPLAY_CLASSES must be error classes such as"),
+        ([], {"PARKED_AUTO_REPLAY_LIMIT": "0"}, "PARKED_AUTO_REPLAY_LIMIT must be a whole number from 1"),
+        ([], {"PARKED_AUTO_REPLAY_MAX": "often"}, "PARKED_AUTO_REPLAY_MAX must be a whole number from 1"),
+        ([], {"PARKED_CALL": "calls"}, "PARKED_CALL must be module:function"),
+        ([], {"PARKED_CALL": "nowhere:call"}, "PARKED_CALL: can't import nowhere:call (ModuleNotFoundError"),
+        (
+            [],
+            {"PARKED_CALL": "os:getpid"},
+            "PARKED_CALL=os:getpid must be a function that can be called as getpid(p",
+        ),
+        ([], {"PARKED_ON_ANSWER": "json:nothing"}, "PARKED_ON_ANSWER: can't import json:nothing (AttributeError"),
+        ([], {"PARKED_ON_ANSWER": "os:sep"}, "PARKED_ON_ANSWER: os:sep is no function but str"),
+        ([], {"PARKED_ON_ANSWER": "textwrap:indent"}, "that can be called as indent(answer)"),
+        ([], {"PARKED_ON_ANSWER": "ends:take"}, "PARKED_ON_ANSWER: can't import ends:take (SystemExit: 3)"),
     ],
 )
-def test_a_wrong_setting_is_one_sentence_and_status_2(flags, env, said):
+def test_a_wrong_setting_is_one_sentence_and_status_2(flags, env, said, tmp_path):
+    (tmp_path / "ends.py").write_text("raise SystemExit(3)\n")
+
     ended = run("--check", *flags, env=env)
 
     assert ended.returncode == 2
@@ -209,6 +227,21 @@ def test_help_and_version_are_shown_and_nothing_else(flag, says):
 
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith(says)
+
+
+def test_functions_that_can_be_imported_are_fine(tmp_path):
+    (tmp_path / "mine.py").write_text("def call(payload, model):\n    pass\n\ndef take(answer):\n    pass\n")
+    told = {"PARKED_AUTO_REPLAY": "*=30m", "PARKED_CALL": "mine:call", "PARKED_ON_ANSWER": "mine:take"}
+
+    assert run("--check", env=told).returncode == 0
+
+
+def test_an_exporter_of_spans_that_is_not_known_is_one_sentence_and_status_2():
+    ended = run("--listen", "127.0.0.1:0", env={"OTEL_TRACES_EXPORTER": "jaeger"})
+
+    assert ended.returncode == 2
+    assert "OTEL_TRACES_EXPORTER must be otlp, console or none, got 'jaeger'" in ended.stderr
+    assert ended.stderr.count("\n") == 1
 
 
 def test_check_ends_with_0_where_all_is_fine_and_starts_nothing(tmp_path):

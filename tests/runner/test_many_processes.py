@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.slow
 WAIT_S = 120.0
 
 CALLER = """
+import json
 import os
 from pathlib import Path
 
@@ -78,3 +80,48 @@ def test_four_replays_and_four_runs_share_a_ledger_and_each_job_is_called_once(u
         for (_, state), jobs_there in reader.states().items():
             states[state] += jobs_there
         assert (states[State.RECOVERED], states[State.SUCCEEDED]) == (300, 400)
+
+
+WRITERS = """
+import json, os, sys
+from parked.ledger import codec, open_ledger, operations as op
+
+url, writers, commits = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+open_ledger(url).close()
+ready, go, done = os.pipe(), os.pipe(), os.pipe()
+for n in range(writers):
+    if os.fork() == 0:
+        ledger = open_ledger(url)
+        ledger.record(op.SetMark(f"ready {n}", True))
+        os.write(ready[1], b".")
+        os.close(go[1])
+        os.read(go[0], 1)  # until nobody can write there any more
+        mine, last = 0, 0
+        while last < commits:
+            accept = op.Accept("p", "", f"{n}-{mine}", "m", codec.encode("x"), codec.identity("x"))
+            last = ledger.record(accept).row.id
+            mine += last <= commits
+        ledger.close()
+        os.write(done[1], f"{mine}\\n".encode())
+        os._exit(0)
+for _ in range(writers):
+    os.read(ready[0], 1)
+os.close(go[1])
+for _ in range(writers):
+    assert os.wait()[1] == 0
+os.close(done[1])
+with open(done[0]) as counts:
+    print(json.dumps([int(line) for line in counts]))
+"""
+
+
+def test_of_16_processes_that_write_all_the_time_the_slowest_gets_a_quarter_of_the_fastest(url):
+    """Counted in commits, not in seconds: so it is as true on a busy machine."""
+    done = subprocess.run(
+        [sys.executable, "-c", WRITERS, url, "16", "1200"], capture_output=True, text=True, check=False, timeout=WAIT_S
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    commits = json.loads(done.stdout)
+    assert (len(commits), sum(commits)) == (16, 1200)
+    assert min(commits) >= max(commits) / 4, sorted(commits)

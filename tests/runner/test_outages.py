@@ -113,3 +113,12 @@ def test_an_outage_that_lasts_leaves_its_jobs_pending(run, fast, simulator):
     _, ledger = fast
     with ledger.ask() as reader:
         assert [(row.model, row.reason) for row in reader.pauses()] == [("m", "overloaded")]
+
+
+def test_the_log_says_lengths_as_people_do(run, simulator, caplog):
+    simulator.will_answer(reply.rate_limited(retry_delay_s=1.23456789))
+
+    run(3, concurrency=1)
+
+    (closed,) = [record.parked_fields for record in caplog.records if record.getMessage() == "gate_closed"]
+    assert closed["for_s"] == round(closed["for_s"], 1)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from dataclasses import replace
 
+import psycopg
 import pytest
 
 import parked
@@ -421,3 +424,35 @@ def _until_answered(ledger):
     runner = parked.Runner(ledger, lambda payload, model: "not called")
     until(lambda: runner.run(JOB).state is not State.PARKED)
     return runner.run(JOB)
+
+
+@pytest.fixture
+def refusing(ledger, ledger_url):
+    """A database that stores no answer for the first job."""
+    if ledger_url.startswith("sqlite"):
+        with closing(sqlite3.connect(ledger_url.removeprefix("sqlite:///"))) as connection:
+            connection.execute(
+                "CREATE TRIGGER refused BEFORE INSERT ON answers WHEN NEW.job = 1 BEGIN SELECT RAISE(ABORT, 'no'); END"
+            )
+    else:
+        with psycopg.connect(ledger_url) as server:
+            server.execute("ALTER TABLE parked.answers ADD CONSTRAINT refused CHECK (job <> 1)")
+    return ledger
+
+
+def test_an_answer_that_the_database_refuses_altogether_parks_its_job_and_ends_nothing(
+    refusing, clock, caplog, states, attempts
+):
+    jobs = [parked.Job(f"a-{n}", model="m", payload=n) for n in range(3)]
+
+    outcomes = list(parked.Runner(refusing, lambda payload, model: "42", clock=clock).run_many(jobs, concurrency=1))
+
+    assert [(outcome.job_id, outcome.state, outcome.error_class, outcome.answer) for outcome in outcomes] == [
+        ("a-0", State.PARKED, "orphaned:maybe_sent", None),
+        ("a-1", State.SUCCEEDED, None, "42"),
+        ("a-2", State.SUCCEEDED, None, "42"),
+    ]
+    assert states() == {State.PARKED: 1, State.SUCCEEDED: 2}
+    assert [attempt.interrupted for attempt in attempts("a-0")] == [True]
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert said.startswith("outcome_lost job=1 error=")

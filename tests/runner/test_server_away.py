@@ -411,6 +411,7 @@ def _has_ledger(server: Postgres) -> bool:
 
 # --- a network that is cut, a server that hangs ------------------------------------------------------------------
 
+TCP_OPTIONS = ("TCP_USER_TIMEOUT", "TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
 CLONE_NEWNET = 0x40000000
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 
@@ -452,6 +453,18 @@ def test_a_network_that_is_cut_for_a_while_costs_nothing_and_is_said_once(pipeli
 
     with ThreadPoolExecutor(1) as thread:
         thread.submit(apart).result(WAIT_S + CUT_S)
+
+
+def test_without_a_word_in_the_url_the_kernel_gives_up_a_network_that_is_gone_within_half_a_minute(postgres_url):
+    """So a cut of a minute is no different from the one above: what is asked of the kernel is read back from it."""
+    server = Server.of(postgres_url)
+    for connect in (server.connect, server.connect_to_write):
+        with connect() as connection, socket.socket(fileno=os.dup(connection.fileno())) as wire:
+            told = {name: wire.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in TCP_OPTIONS}
+            # While something waits to be acknowledged, and while an answer is waited for.
+            assert 0 < told["TCP_USER_TIMEOUT"] <= 30_000
+            assert wire.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert told["TCP_KEEPIDLE"] + told["TCP_KEEPINTVL"] * told["TCP_KEEPCNT"] <= 30
 
 
 def test_a_server_that_stands_still_is_left_and_asked_again(durable, pipeline, said, monkeypatch):

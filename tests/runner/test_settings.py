@@ -184,7 +184,7 @@ def test_anything_else_is_no_length_of_time(text):
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("store", "encrypted"), ("store", "none"), ("auto_replay", "*=30m"), ("call", "a.b:c")],
+    [("store", "encrypted"), ("store", "none")],
 )
 def test_a_setting_without_its_feature_is_refused_instead_of_ignored(name, text):
     sentence = refusal({variable(name): text})

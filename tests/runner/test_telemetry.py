@@ -25,7 +25,7 @@ from parked.ledger import operations as op
 from parked.ledger.store import Filters
 from parked.runner import SyncDriver
 from parked.simulator import replies as reply
-from parked.telemetry import Spans
+from parked.telemetry import Spans, current_ids
 from parked.tracing import tracing
 
 PROMPT = "What is six times seven, sunshine?"
@@ -169,6 +169,23 @@ def test_a_replay_has_a_trace_of_its_own_linked_to_the_job_span_that_parked_it(r
     assert [link.context.span_id for link in job.links] == [parked_by.context.span_id]
 
 
+def test_a_replay_as_a_whole_is_a_span_with_what_it_came_to(provider, exported):
+    replay = Spans(provider=provider).replay(7, trigger="auto", pipeline="nightly")
+    with replay.current():
+        inside = current_ids()
+    replay.end(recovered=3, parked_again=1, not_run=0, spared=6)
+
+    (span,) = exported.get_finished_spans()
+    assert (span.name, span.parent, span.links) == ("parked.replay", None, ())
+    assert dict(span.attributes) == {
+        "parked.replay.id": 7, "parked.replay.trigger": "auto", "parked.pipeline": "nightly",
+        "parked.replay.recovered": 3, "parked.replay.parked_again": 1, "parked.replay.not_run": 0,
+        "parked.replay.spared": 6,
+    }  # fmt: skip
+    assert inside == op.SpanIds(format(span.context.trace_id, "032x"), format(span.context.span_id, "016x"))
+    assert current_ids() == op.NO_SPAN
+
+
 def test_the_attempts_span_is_current_around_the_call_and_not_after_it(ledger, clock, provider, exported):
     tracer = provider.get_tracer("mine")
 
@@ -296,6 +313,38 @@ def test_an_exporter_that_fails_at_the_end_does_not_fail_the_command(monkeypatch
 
     with tracing("parked"):
         pass
+
+
+@pytest.fixture
+def resource(monkeypatch):
+    """Returns a function that sets the SDK up and returns what its spans say of the program."""
+    providers: list[TracerProvider] = []
+    monkeypatch.setattr("opentelemetry.trace.set_tracer_provider", providers.append)
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
+
+    def set_up():
+        with tracing("parked"):
+            return dict(providers[-1].resource.attributes)
+
+    return set_up
+
+
+def test_spans_say_which_program_in_which_version_and_which_instance_of_it(resource):
+    one, other = resource(), resource()
+
+    assert (one["service.name"], one["service.version"]) == ("parked", parked.__version__)
+    assert len({one["service.instance.id"], other["service.instance.id"], ""}) == 3
+
+
+def test_what_the_environment_says_of_the_program_goes_first(resource, monkeypatch):
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.name=captions,service.instance.id=pod-7,k8s.pod.name=x")
+
+    told = resource()
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "titles")
+
+    assert (told["service.name"], told["service.instance.id"], told["k8s.pod.name"]) == ("captions", "pod-7", "x")
+    assert told["service.version"] == parked.__version__
+    assert resource()["service.name"] == "titles"
 
 
 def test_an_interrupted_attempt_ends_its_span(ledger, scripted, clock, provider, exported):

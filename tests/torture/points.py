@@ -1,10 +1,17 @@
-"""Points at which a process dies by its own SIGKILL, and beats that come faster; what runs is the real code.
+"""Points at which a process sends itself SIGKILL, or a gentler signal, and beats that come faster.
+
+What runs is the real code.
 
 `python -m torture.points POINT… -- parked run …` runs a command that will die there; so does an order to the nursery.
 
     before:METHOD       when a commit is about to be made for which this method of the store was called
     after:METHOD        when it has been made, and nobody was told
     half-a-line         when half of an answer's line stands in the file
+    filled:TABLE        when a copy has filled this table
+    vacuum              while SQLite writes a backup, or the ledger anew
+    unnamed             when a copy is whole, before it has its name
+    named               when it has it, and is still called as it was before, too
+    by:SIGNAL           die of this one instead, once: it may be handled
     statement:N         before the Nth statement of a migration; with `upgrade` the steps have one more at their end
     upgrade             the ledger's schema has one more step
     quick               owners beat each 0.2 s, and are lost after 3 s; a sidecar looks at its clock as often
@@ -15,19 +22,26 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import count
 from typing import Any, Final
 
 from parked import answerfile, owners
-from parked.ledger import postgres, postgres_schema, pulse, sqlite, sqlite_schema
+from parked.ledger import newfile, postgres, postgres_schema, pulse, scrubbing, sqlite, sqlite_schema
 from parked.ledger.migrations import Migration, migrations
 
 BEAT_S: Final = 0.2
 LOST_AFTER_S: Final = 3.0  # longer than a busy machine may keep a living process from its beat
 MAX_GAP_S: Final = 2.0
 
+# Of the steps of a VACUUM: where it is told to end, and by when it must have.
+IN_THE_MIDDLE: Final = 50
+TOO_LATE: Final = 3000
+
 STORES: Final = (sqlite.SqliteStore, postgres.PostgresStore)
+TARGETS: Final = (sqlite.SqliteTarget, postgres.PostgresTarget)
 SCHEMAS: Final = (sqlite_schema.SqliteSchema, postgres_schema.PostgresSchema)
 
 
@@ -47,8 +61,16 @@ def arm(point: str) -> None:
     POINTS[name](argument)
 
 
+_ends = [signal.SIGKILL]
+
+
 def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+    while _ends:
+        os.kill(os.getpid(), _ends.pop())
+
+
+def _by(name: str) -> None:
+    _ends[:] = [signal.Signals[name]]
 
 
 def _at_commit(method: str, *, before: bool) -> None:
@@ -89,6 +111,64 @@ def _half_a_line(_: str) -> None:
     answerfile._File.append = torn  # type: ignore[method-assign]
 
 
+def _filled(table: str) -> None:
+    for target in TARGETS:
+        _wrap_fill(target, table)
+
+
+def _wrap_fill(target: Any, last: str) -> None:
+    fill = target.fill
+
+    def filling(self: Any, table: str, rows: Any) -> None:
+        fill(self, table, rows)
+        if table == last:
+            die()
+
+    target.fill = filling
+
+
+def _vacuum(_: str) -> None:
+    """Connections that go on from there are opened by these modules."""
+    for module in (sqlite, scrubbing):
+        _wrap_connect(module)
+
+
+def _wrap_connect(module: Any) -> None:
+    connect = module.connect
+
+    def connecting(*given: Any, **more: Any) -> Any:
+        connection = connect(*given, **more)
+        connection.set_trace_callback(lambda sql: begin(connection) if sql.startswith("VACUUM") else None)
+        return connection
+
+    def begin(connection: Any) -> None:
+        calls = count()
+
+        def go_on() -> None:
+            number = next(calls)
+            if number >= IN_THE_MIDDLE:
+                die()
+                time.sleep(0.001)
+            if number >= TOO_LATE:
+                os._exit(99)
+
+        connection.set_progress_handler(go_on, 20)
+
+    module.connect = connecting
+
+
+def _naming(_: str, *, before: bool) -> None:
+    give_name = newfile._give_name
+
+    def giving(*given: Any) -> None:
+        if before:
+            die()
+        give_name(*given)
+        die()
+
+    newfile._give_name = giving  # type: ignore[assignment]
+
+
 def _at_statement(number: str) -> None:
     left = [int(number)]
     for schema in SCHEMAS:
@@ -126,6 +206,11 @@ POINTS: Final[dict[str, Callable[[str], None]]] = {
     "before": partial(_at_commit, before=True),
     "after": partial(_at_commit, before=False),
     "half-a-line": _half_a_line,
+    "filled": _filled,
+    "vacuum": _vacuum,
+    "unnamed": partial(_naming, before=True),
+    "named": partial(_naming, before=False),
+    "by": _by,
     "statement": _at_statement,
     "upgrade": _upgrade,
     "quick": _quick,

@@ -53,6 +53,8 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     filters = filters_of(args, now=time.time())
     written: list[int] = []
     with existing_ledger(settings) as ledger, ledger.ask() as reader:
+        if args.new:
+            ledger.record(op.HandOut(()))  # who may not mark them would get the same ones each time
         try:
             for row in reader.answers(filters, only_new=args.new):
                 put(AnswerLine.of(row).json())

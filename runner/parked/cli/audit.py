@@ -41,7 +41,8 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace, settings: Settings) -> int:
     with existing_ledger(settings) as ledger, ledger.ask() as reader:
-        imbalances = reader.imbalances(thorough=True) + (reader.broken_bodies() if args.bodies else [])
+        bodies = reader.read_bodies() if args.bodies else None
+        imbalances = reader.imbalances(thorough=True) + (bodies.broken if bodies else [])
         counters = reader.counters(Metric.JOBS_ACCEPTED, Metric.LEDGER_JOBS)
     accepted = int(sum(row.value for row in counters if row.metric == Metric.JOBS_ACCEPTED))
     jobs = Counter[str]()
@@ -55,12 +56,16 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
                 "holds": not imbalances,
                 "accepted": accepted,
                 "states": {state: jobs[state] for state in State},
+                "bodies_read": bodies.number if bodies else None,
                 "imbalances": [found._asdict() for found in imbalances],
             }
         )
     else:
         put(f"ledger {ledger.where}")
         put(f"accepted {accepted} {'!=' if imbalances else '='} " + " + ".join(f"{s} {jobs[s]}" for s in State))
+        if bodies is not None:
+            damaged = sum(int(found.found) for found in bodies.broken)
+            put(f"read {bodies.number} payloads and answers: {f'{damaged} damaged' if damaged else 'all whole'}")
         for line in _told(imbalances):
             put(line)
     if not imbalances:

@@ -21,6 +21,7 @@ from parked import logs
 from parked.cli.exits import Exit, exit_of
 from parked.cli.nearest import did_you_mean
 from parked.cli.output import hint
+from parked.cli.signals import Stopped, stopping
 from parked.errors import OutputFailed, ParkedError, SettingsError
 from parked.settings import Settings, refuse_unknown
 from parked.version import __version__
@@ -95,8 +96,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status; nothing but that leaves it."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        status = _run(words)
-        sys.stdout.flush()
+        with stopping():
+            status = _run(words)
+            sys.stdout.flush()
     except Shown:
         status = Exit.OK
     except SystemExit:
@@ -105,8 +107,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `parked list | head`: whoever read has seen enough
         _forget_output()
         status = Exit.OK
-    except KeyboardInterrupt:
-        status = Exit.INTERRUPTED
+    except KeyboardInterrupt as exc:
+        status = exc.status if isinstance(exc, Stopped) else Exit.INTERRUPTED
     except Exception as exc:  # noqa: BLE001 - the outermost place: everything becomes a sentence and a status
         _forget_output()
         if "--debug" in words:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from parked.cli.exits import Exit
-from parked.cli.output import command_line, flag, hint, put_json
+from parked.cli.output import command_line, flag, hint, put_json, same_command
 from parked.cli.progress import progress
+from parked.cli.signals import noting
 from parked.errors import InvalidJob, JobConflict, OutputFailed, SourceUnavailable
 from parked.job import check_name
 from parked.settings import Settings
@@ -66,9 +67,12 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         if ledger.created:
             hint(f"made the ledger {ledger.where}")
         tally = _Tally()
-        with progress(_rows_of(table)) as shown:
+        with progress(_rows_of(table)) as shown, noting() as signals:
             try:
                 for page in table.pages():
+                    if signals.first is not None:
+                        tally.was_stopped = True
+                        break
                     _take(args, ledger, table, page, rejects, tally)
                     for _ in page:
                         shown.advance(parked=0)
@@ -76,6 +80,8 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
             except SourceUnavailable as exc:
                 tally.broke_off = str(exc)
         _tell(args, ledger, tally, rejects)
+    if tally.was_stopped:
+        return signals.exit()
     if tally.broke_off:
         return Exit.SURROUNDINGS
     return Exit.PARKED if tally.refused else Exit.OK
@@ -90,6 +96,7 @@ class _Tally:
     last: int | None = None  # the rowid of the last row that was read
     rows: int | None = None  # how many the table has; None: it couldn't be read to its end
     broke_off: str = ""  # why
+    was_stopped: bool = False  # by a signal, with rows left
 
     @property
     def read(self) -> int:
@@ -187,8 +194,10 @@ def _tell(args: argparse.Namespace, ledger: Ledger, tally: _Tally, rejects: _Rej
         named = ", ".join(map(str, tally.over[:SHOWN_OVER])) + (", …" if len(tally.over) > SHOWN_OVER else "")
         left = f", {len(tally.over)} left, since the table says they were dealt with (rows {named})"
     hint(f"{tally.taken} taken over, {tally.known_before} known before, {refused} refused{left}")
-    if tally.broke_off:
-        where = "before its first row" if tally.last is None else f"after row {tally.last}"
+    where = "before its first row" if tally.last is None else f"after row {tally.last}"
+    if tally.was_stopped:
+        hint(f"stopped {where}; to go on: {same_command(args)}")
+    elif tally.broke_off:
         hint(f"broke off {where}: {tally.broke_off}; mend that, or copy the table with .recover, and run it again")
     elif tally.rows is not None and tally.rows != tally.read:
         hint(f"the table has {tally.rows} rows, and {tally.read} were read: some came or went; run it again")

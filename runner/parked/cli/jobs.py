@@ -26,6 +26,7 @@ def job_as_json(row: JobRow) -> dict[str, Any]:
         "attempts": row.calls,
         "strikes": row.strikes,
         "replays": row.replays,
+        "auto_replays": row.auto_replays,
         "accepted_at": iso_text(row.accepted_at),
         "started_at": iso_text(row.started_at),
         "parked_at": iso_text(row.parked_at),

@@ -10,10 +10,9 @@ import re
 import socket
 import time
 from collections import Counter
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from parked.cli.drain import Drain, tell_lost
+from parked.cli.drain import Drain, run_draining, tell_lost
 from parked.cli.exits import Exit
 from parked.cli.filters import add_filters, filter_words, filters_of
 from parked.cli.jobs import job_as_json
@@ -24,6 +23,7 @@ from parked.cli.pending import Pauses
 from parked.cli.progress import progress
 from parked.clock import minute_text
 from parked.errors import SettingsError
+from parked.job import State
 from parked.settings import Settings
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         refusals = _Refusals(callers, mending)
         refusals.orphans = {row.id for row in ledger.sweep()} if args.apply else set()
         with ledger.ask() as reader:
-            choice = choose(reader, filters, limit=args.limit, now=now, refusal=refusals.refusal)
+            parked = reader.jobs(filters, states=(State.PARKED,))
+            choice = choose(parked, limit=args.limit, now=now, refusal=refusals.refusal)
         _check_payloads(args, mending, refusals)
         if not args.apply:
             _tell_dry_run(args, ledger, choice)
@@ -211,23 +212,16 @@ def _apply(
     callers: Callers,
     mending: Mending,
 ) -> int:
-    import asyncio
+    from parked.ledger.operations import OpenReplay
+    from parked.replays import Results, entered
+    from parked.tracing import tracing
 
-    from parked.ledger.operations import CloseReplay, OpenReplay
-    from parked.replays import Results
-    from parked.tracing import set_up
-
-    shut_down = set_up("parked")
     who = f"{_user()}@{socket.gethostname()}"
     said = {name: value for name, value in filters._asdict().items() if value}
-    replay_id = ledger.record(OpenReplay(args.name, who, json.dumps(said)))
+    replay = OpenReplay(args.name, who, json.dumps(said))
     results, drain = Results(), Drain()
-    try:
-        asyncio.run(_run(args, settings, choice, callers, mending, replay_id, results, drain))
-    finally:
-        with suppress(Exception):  # the replay's row is for people; what became of the jobs is in their own
-            ledger.record(CloseReplay(replay_id, results.recovered, results.parked_again, results.not_run))
-        shut_down()
+    with tracing("parked"), entered(ledger, replay, results, pipeline=filters.pipeline) as replay_id:
+        run_draining(_run(args, settings, choice, callers, mending, replay_id, results, drain))
     results.not_run += choice.jobs - results.recovered - results.parked_again - results.not_run - results.spared
     _tell_results(args, ledger, choice, results)
     if drain.received is not None:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from parked.cli.drain import Drain, tell_lost
+from parked.cli.drain import Drain, run_draining, tell_lost
 from parked.cli.nearest import per_minute, whole_number
 from parked.cli.output import command_line, flag, hint, put_json, same_command
 from parked.cli.pending import Pauses, command_for_pending, tell_orphans, tell_pending, waiting_text
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         # The SDK's 100,000 objects are here to stay: walked by each full collection they cost 5 % of a run.
         gc.freeze()
         work = _Work(args, settings, scanned, out, ledger, call_model, check, waits_s=waits_s)
-        asyncio.run(work.run())
+        run_draining(work.run())
         work.tell()
         return work.exit()
 

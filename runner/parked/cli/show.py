@@ -98,7 +98,7 @@ def _text(
         ("what to do", row.reason and row.state is State.PARKED and explain(row.reason).remedy),
         ("cause", row.fingerprint),
         ("attempts", f"{row.calls} ({counted(row.strikes, 'strike')} since it was last started)"),
-        ("replays", str(row.replays) if row.replays else None),
+        ("replays", row.replays and _replays_text(row)),
         ("accepted", minute_text(row.accepted_at)),
         ("not before", row.not_before is not None and minute_text(row.not_before)),
         ("caller", row.caller),
@@ -117,6 +117,10 @@ def _text(
         yield "  ".join(printable(fact) for fact in said if fact)
     for attempt in attempts:
         yield from _attempt_text(attempt)
+
+
+def _replays_text(row: JobRow) -> str:
+    return f"{row.replays} ({row.auto_replays} automatic)" if row.auto_replays else str(row.replays)
 
 
 def _reason_text(row: JobRow) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from parked.cli.exits import Exit
-from parked.cli.output import command_line, counted, flag, hint, put_json
+from parked.cli.output import command_line, counted, flag, hint, put_json, same_command
 from parked.cli.progress import progress
+from parked.cli.signals import noting
 from parked.cli.taking_on import (
     OtherModels,
     add_job_flags,
@@ -19,6 +19,7 @@ from parked.cli.taking_on import (
     tell_created,
     tell_rejected,
 )
+from parked.errors import ParkedError
 from parked.job import State
 from parked.settings import Settings
 
@@ -70,15 +71,20 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
             keep(ledger, check)
         submission = _Submission()
         try:
-            with progress(scanned.jobs) as shown:
-                for _ in submission.accept(ledger, _operations(scanned, args, called)):
-                    shown.advance(parked=0)
+            with progress(scanned.jobs) as shown, noting() as signals:
+                submission.take_on(
+                    ledger,
+                    _operations(scanned, args, called),
+                    counted_one=lambda: shown.advance(parked=0),
+                    goes_on=lambda: signals.first is None,
+                )
         except BaseException:
             if submission.new:
                 hint(f"{counted(submission.new, 'job')} accepted before that; give the same command again for the rest")
             raise
-        _tell(args, ledger, scanned, submission)
-    return Exit.OK
+        not_taken_on = scanned.jobs - submission.seen
+        _tell(args, ledger, scanned, submission, not_taken_on)
+    return signals.exit() if not_taken_on else Exit.OK
 
 
 class _Submission:
@@ -89,15 +95,45 @@ class _Submission:
         self.known: Counter[State] = Counter()
         self.models = OtherModels()
 
-    def accept(self, ledger: Ledger, chunks: Iterator[list[Accept]]) -> Iterator[None]:
-        """Have each chunk committed, and yield for each of its jobs. While one is synced, the next is read."""
+    @property
+    def seen(self) -> int:
+        return self.new + self.known.total()
+
+    def take_on(
+        self,
+        ledger: Ledger,
+        chunks: Iterator[list[Accept]],
+        *,
+        counted_one: Callable[[], None],
+        goes_on: Callable[[], bool],
+    ) -> None:
+        """Have each chunk committed, as long as it goes on. While one is synced, the next is read.
+
+        All that was handed in is counted, however this ends.
+        """
         committing: list[tuple[Accept, Ticket]] = []
-        for chunk in chain(chunks, ([],)):
-            handed_in = list(zip(chunk, ledger.submit_many(chunk), strict=True))
-            for accept, ticket in committing:
+        try:
+            while goes_on() and (chunk := next(chunks, None)) is not None:
+                synced, committing = committing, list(zip(chunk, ledger.submit_many(chunk), strict=True))
+                self._count_all(synced, counted_one)
+        finally:
+            self._count_all(committing, counted_one)
+
+    def _count_all(self, handed_in: list[tuple[Accept, Ticket]], counted_one: Callable[[], None]) -> None:
+        """
+        Raises:
+            ParkedError: one of them was refused; the others are counted.
+        """
+        refused: ParkedError | None = None
+        for accept, ticket in handed_in:
+            try:
                 self._count(accept, ticket.wait())
-                yield
-            committing = handed_in
+            except ParkedError as exc:
+                refused = exc
+            else:
+                counted_one()
+        if refused is not None:
+            raise refused
 
     def _count(self, accept: Accept, accepted: Accepted) -> None:
         if accepted.created:
@@ -117,7 +153,7 @@ def _operations(scanned: Scan, args: argparse.Namespace, called: Called) -> Iter
         yield [acceptance(job, args.pipeline, args.batch, called) for job in jobs]
 
 
-def _tell(args: argparse.Namespace, ledger: Ledger, scanned: Scan, submission: _Submission) -> None:
+def _tell(args: argparse.Namespace, ledger: Ledger, scanned: Scan, submission: _Submission, not_taken_on: int) -> None:
     tell_rejected(scanned)
     if args.json:
         put_json(
@@ -126,6 +162,7 @@ def _tell(args: argparse.Namespace, ledger: Ledger, scanned: Scan, submission: _
                 "lines": scanned.lines,
                 "new": submission.new,
                 "known": {str(state): jobs for state, jobs in sorted(submission.known.items())},
+                "not_taken_on": not_taken_on,
                 "repeated": scanned.repeated,
                 "rejected": scanned.rejected,
                 **submission.models.as_json(),
@@ -134,10 +171,13 @@ def _tell(args: argparse.Namespace, ledger: Ledger, scanned: Scan, submission: _
     submission.models.tell(args)
     if submission.new or submission.known[State.PENDING]:
         hint(f"to run them: {command_line(args, 'work', *flag('--pipeline', args.pipeline))}")
+    if not_taken_on:
+        hint(f"to take on the rest: {same_command(args)}")
     states = ", ".join(f"{jobs} {state}" for state, jobs in sorted(submission.known.items()) if jobs)
     parts = [
         (submission.new, "new"),
         (submission.known.total(), f"known ({states})"),
+        (not_taken_on, "not taken on"),
         (scanned.repeated, "repeated"),
         (scanned.rejected, "rejected"),
     ]

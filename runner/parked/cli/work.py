@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import logging
 import math
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from parked.cli.drain import Drain, tell_lost
+from parked.cli.drain import Drain, run_draining, tell_lost
 from parked.cli.exits import Exit
 from parked.cli.ledgers import existing_ledger
 from parked.cli.nearest import whole_number
@@ -64,7 +63,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     with tracing("parked"), existing_ledger(settings, role="worker") as ledger:
         tell_orphans(ledger.sweep())  # now: a worker that finds nothing to do may be gone before its first beat
         work = _Work(args, settings, ledger)
-        asyncio.run(work.run())
+        run_draining(work.run())
         return work.tell()
 
 

@@ -191,6 +191,7 @@ class Books(ABC):
         # Owners before jobs, as whoever declares one lost: else the two might wait for each other.
         for owner_id in sorted({row.owner_id for row in rows}):
             self.ask_for_owner(owner_id)
+        triggers = {row.replay_id: self._trigger_of(row.replay_id) for row in rows}
         jobs = self.jobs_with_attempts([(row.id, None) for row in rows])
         results: list[op.Started | op.Held | Exception] = []
         changes: list[Change] = []
@@ -203,6 +204,7 @@ class Books(ABC):
                 job,
                 owner_id=row.owner_id,
                 replay_id=row.replay_id,
+                trigger=triggers[row.replay_id],
                 previous=row.previous,
                 span=row.span,
                 revision=row.revision,
@@ -286,6 +288,15 @@ class Books(ABC):
         released = {row.id: row for row in self._write(changes)}
         return [released.get(row.id) for row in rows]
 
+    def orphan(self, rows: Sequence[op.Orphan]) -> list[JobRow | Exception]:
+        jobs = self._attempted(rows)
+        changes = [
+            moves.given_up_on(job, row, attempt, trigger=self._trigger(job), now=self.now)
+            for row in rows
+            for job, attempt in [jobs[row.id]]
+        ]
+        return list(self._write(changes))
+
     def forgive(self, rows: Sequence[op.Forgive]) -> list[JobRow | Exception]:
         jobs = self._existing([row.id for row in rows])
         forgiven = [(jobs[row.id], moves.forgiven(jobs[row.id], row)) for row in rows]
@@ -324,6 +335,13 @@ class Books(ABC):
             {row.id: row.why for row, result in zip(rows, results, strict=True) if not isinstance(result, Exception)}
         )
         return results
+
+    def note_delivery(self, rows: Sequence[op.NoteDelivery]) -> list[None]:
+        jobs = self.jobs_by_id([row.id for row in rows])
+        there = [row for row in rows if row.id in jobs]
+        self.note_deliveries(there)
+        self.tally.add(moves.delivered(jobs[row.id], row) for row in there)
+        return [None] * len(rows)
 
     def forget(self, rows: Sequence[op.Forget]) -> list[int]:
         return [self._forget(row) for row in rows]
@@ -437,7 +455,7 @@ class Books(ABC):
     # --- parts ---
 
     def _attempted(
-        self, rows: Sequence[op.Answer | op.Park | op.Retried | op.Release]
+        self, rows: Sequence[op.Answer | op.Park | op.Retried | op.Release | op.Orphan]
     ) -> dict[int, tuple[JobRow, AttemptState | None]]:
         """The jobs that these are about, each with the attempt that is meant."""
         jobs = self.jobs_with_attempts([(row.id, row.attempt) for row in rows])
@@ -453,11 +471,14 @@ class Books(ABC):
 
     def _trigger(self, job: JobRow) -> str:
         """What set off the replay that holds this job; empty if none does."""
-        if job.replay_id is None:
+        return self._trigger_of(job.replay_id)
+
+    def _trigger_of(self, replay_id: int | None) -> str:
+        if replay_id is None:
             return ""
-        if job.replay_id not in self._triggers:
-            self._triggers[job.replay_id] = self.trigger(job.replay_id)
-        return self._triggers[job.replay_id]
+        if replay_id not in self._triggers:
+            self._triggers[replay_id] = self.trigger(replay_id)
+        return self._triggers[replay_id]
 
     def _write(self, changes: Sequence[Change]) -> list[JobRow]:
         """Write what was decided; return the rows as they are now, in that order."""
@@ -471,6 +492,9 @@ class Books(ABC):
         self.open_attempts([change.row for change in changes if change.opened is not None])
         self.close_attempts([change for change in changes if change.closed is not None])
         self.keep_answers([change for change in changes if change.answer is not None])
+        recovered = [change.row.id for change in changes if _recovers(change)]
+        if recovered:
+            self.make_deliverable(recovered)
         for change in changes:
             self.tally.add(change.moves)
         return [change.row for change in changes]
@@ -604,3 +628,15 @@ class Books(ABC):
     @abstractmethod
     def keep_answers(self, changes: Sequence[Change]) -> None:
         """Where there is none yet."""
+
+    @abstractmethod
+    def make_deliverable(self, ids: Sequence[int]) -> None:
+        """Let the answers of these jobs be delivered from now on."""
+
+    @abstractmethod
+    def note_deliveries(self, rows: Sequence[op.NoteDelivery]) -> None:
+        """Note in the answers what came of each."""
+
+
+def _recovers(change: Change) -> bool:
+    return change.row.state is State.RECOVERED and change.was.state is not State.RECOVERED

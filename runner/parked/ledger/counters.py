@@ -32,6 +32,7 @@ class Metric(StrEnum):
     ATTEMPT_DURATION = "attempt_duration"
     TOKENS = "tokens"
     PAUSES = "pauses"  # by each process that paused
+    DELIVERIES = "deliveries"  # of answers of recovered jobs, to a function of the user's
     LAST_ACCEPTED = "last_accepted"  # the gauges of time hold epoch seconds
     LAST_SUCCESS = "last_success"
     LAST_PARKED = "last_parked"
@@ -50,6 +51,7 @@ FAMILIES: Final[dict[Metric, Family]] = {
     Metric.ATTEMPT_DURATION: Family("kind", "upper bound in s, or `sum`"),
     Metric.TOKENS: Family("direction", "kind"),
     Metric.PAUSES: Family("reason", ""),
+    Metric.DELIVERIES: Family("result", ""),
     Metric.LAST_ACCEPTED: Family("", "", is_gauge=True, per_model=False),
     Metric.LAST_SUCCESS: Family("", "", is_gauge=True, per_model=False),
     Metric.LAST_PARKED: Family("error_class", "", is_gauge=True, per_model=False),

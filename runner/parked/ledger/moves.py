@@ -19,6 +19,8 @@ from parked.ledger.operations import (
     Closing,
     Forgive,
     JobRow,
+    NoteDelivery,
+    Orphan,
     Park,
     Release,
     Retried,
@@ -31,6 +33,10 @@ INTERRUPTED: Final = Closing(kind=Kind.RETRYABLE, reason=Reason.CANCELLED, scope
 MAYBE_SENT: Final = "maybe_sent"  # an attempt was open: the call may have been made, and billed
 NOT_SENT: Final = "not_sent"  # the owner died between two attempts
 ANOTHER_MODEL: Final = "accepted again, with another model"  # why a pending job sends another revision
+DELIVERED: Final = "delivered"
+FAILED: Final = "failed"  # a delivery that is tried again
+GIVEN_UP: Final = "given_up"
+AUTO: Final = "auto"  # the trigger of a replay that a sidecar began by itself
 ERASED: Final = "erased"  # no state, but what keeps a job from being restored, or erased again
 _NO_FAILURE: Final[dict[str, Any]] = dict.fromkeys(("error_class", "reason", "kind", "scope", "fingerprint"))
 ERASABLE: Final = FINISHED | {State.PARKED}  # at rest: nobody sends its payload now, or will without being asked
@@ -121,6 +127,7 @@ def started(
     *,
     owner_id: int,
     replay_id: int | None = None,
+    trigger: str = "",
     previous: int | None = None,
     span: SpanIds = NO_SPAN,
     revision: int | None = None,
@@ -154,6 +161,7 @@ def started(
         calls=row.calls + 1,
         strikes=row.strikes if replay_id is None else 0,
         replays=row.replays + (replay_id is not None),
+        auto_replays=row.auto_replays + (trigger == AUTO),
         not_before=None,
         started_at=now,
         owner_id=owner_id,
@@ -218,7 +226,14 @@ def released(row: JobRow, op: Release, attempt: AttemptState | None, *, trigger:
     if not _holds(row, op.owner_id) or op.attempt not in (None, row.calls):
         return Change(row, row, moves, closed=closed)
     strikes = row.strikes if op.strikes is None else op.strikes
-    new = row._replace(state=after(row.state, Event.RELEASE), owner_id=None, replay_id=None, strikes=strikes)
+    new = row._replace(
+        state=after(row.state, Event.RELEASE),
+        owner_id=None,
+        replay_id=None,
+        strikes=strikes,
+        # It has told nothing of the job: a long outage, or restarts, must not use up what it is allowed.
+        auto_replays=row.auto_replays - (row.state is State.REPLAYING and trigger == AUTO),
+    )
     moves += (*_gauges(row, new), *_count_replayed(row, trigger, "released"))
     return Change(row, new, moves, closed=closed, to_the_back=op.to_the_back)
 
@@ -242,6 +257,13 @@ def orphaned(row: JobRow, attempt: AttemptState | None, *, trigger: str, now: fl
         state=after(row.state, Event.OWNER_LOST), reason=code
     )
     return _put_away(row, new, moves, closed, trigger=trigger, now=now)
+
+
+def given_up_on(row: JobRow, op: Orphan, attempt: AttemptState | None, *, trigger: str, now: float) -> Change:
+    """Park a job whose owner can't record what came of it. Nobody knows any more, so that its call may be repeated."""
+    if not _holds(row, op.owner_id) or op.attempt not in (None, row.calls):
+        return Change(row, row)
+    return orphaned(row, attempt, trigger=trigger, now=now)
 
 
 def abandoned(row: JobRow, attempt: AttemptState) -> Change:
@@ -275,6 +297,12 @@ def restored(row: JobRow, *, has_answer: bool, now: float) -> Change:
         return Change(row, new, moves)
     answer = _ended(new, after(new.state, Event.LATE_ANSWER), now)
     return Change(row, answer, (*_gauges(row, answer), *_count_answered(new, answer, "", now)))
+
+
+def delivered(row: JobRow, op: NoteDelivery) -> Move:
+    """How the delivery of an answer counts."""
+    result = DELIVERED if op.fault is None else FAILED if op.wait_s is not None else GIVEN_UP
+    return Move(Metric.DELIVERIES, row.pipeline, row.model, result, "", 1, row.trace_id, row.span_id)
 
 
 def forgotten(row: JobRow) -> Change:

@@ -47,6 +47,7 @@ class JobRow(NamedTuple):
     payload_hash: bytes  # its identity
     revision: int  # 0: payload and model as first accepted; else a mended one stored beside it
     erased_at: float | None = None  # when its bodies and messages were removed for good; it can't run any more
+    auto_replays: int = 0  # of its replays, those that a sidecar began by itself and that weren't handed back
 
     def is_due(self, now: float) -> bool:
         """Whether its time has come, `not_before` having passed. Keep in step with `due` in the SQL."""
@@ -274,6 +275,17 @@ class Release(NamedTuple):
     strikes: int | None = None
 
 
+class Orphan(NamedTuple):
+    """Park a job of which nothing can be recorded that came of its attempt, as if its owner were lost.
+
+    Answered with the `JobRow`. An owner that no longer holds the job changes nothing.
+    """
+
+    id: int
+    owner_id: int
+    attempt: int | None  # None: the last
+
+
 class Forgive(NamedTuple):
     """Take back the strike of a closed attempt: an outage explains it. Answered with the `JobRow`.
 
@@ -337,6 +349,17 @@ class HandOut(NamedTuple):
     """Note that answers were handed out (written to a file or printed). Answered with None."""
 
     ids: tuple[int, ...]
+
+
+class NoteDelivery(NamedTuple):
+    """Note what came of handing the answer of a recovered job to a function of the user's. Answered with None.
+
+    With no `fault` it took the answer, which is handed out thereby. A job that was forgotten meanwhile is left alone.
+    """
+
+    id: int
+    fault: str | None = None  # the name of what it raised; never its text, which may quote the answer
+    wait_s: float | None = None  # until it is tried again; None: it isn't
 
 
 # --- owners, replays, marks ------------------------------------------------------------------------------------
@@ -522,6 +545,7 @@ Operation = (
     | Retried
     | Park
     | Release
+    | Orphan
     | Forgive
     | Discard
     | Restore
@@ -529,6 +553,7 @@ Operation = (
     | Erase
     | Forget
     | HandOut
+    | NoteDelivery
     | Register
     | Beat
     | Lose
@@ -544,13 +569,13 @@ Operation = (
 )
 
 # What a course has to get rid of: kept and tried again while the ledger is away. All else fails at once.
-OUTCOMES = (Answer, Retried, Park, Release)
-Outcome = Answer | Retried | Park | Release
+OUTCOMES = (Answer, Retried, Park, Release, Orphan)
+Outcome = Answer | Retried | Park | Release | Orphan
 
 
 def without_texts(operation: Outcome) -> Outcome:
     """The same outcome for a database that refuses its content: what decides is kept, what was said is dropped."""
-    if operation.closing is None:
+    if isinstance(operation, Orphan) or operation.closing is None:
         return operation
     closing = operation.closing._replace(
         message="", quota_id=None, response_id=None, fingerprint=None, tokens_in=None, tokens_out=None

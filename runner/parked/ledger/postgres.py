@@ -58,7 +58,7 @@ _ACCEPTED: Final = (
 _MOVED: Final = (
     "id", "state", "came_from", "error_class", "reason", "kind", "scope", "fingerprint", "calls", "strikes", "replays",
     "not_before", "place", "started_at", "parked_at", "finished_at", "owner_id", "replay_id", "trace_id", "span_id",
-    "note",
+    "note", "auto_replays",
 )  # fmt: skip
 _accepted: Final = attrgetter(*_ACCEPTED)
 _moved: Final = attrgetter(*_MOVED)
@@ -72,6 +72,7 @@ class PostgresStore(Books):
     """The write side. Opened and used by one thread at a time. Without a `clock` the server's time is stored."""
 
     outlives_errors = False
+    refusals = (psycopg.Error, UnicodeError)  # the last before the server has seen it
 
     def __init__(self, server: Server, *, clock: Callable[[], float] | None = None) -> None:
         super().__init__()
@@ -359,6 +360,19 @@ class PostgresStore(Books):
                 attempts=[change.answered_by for change in changes],
                 now=self.now,
                 **_bodies(change.answer for change in changes if change.answer is not None),
+            )
+
+    def make_deliverable(self, ids: Sequence[int]) -> None:
+        self._do("make_deliverable", jobs=list(ids), now=self.now)
+
+    def note_deliveries(self, rows: Sequence[op.NoteDelivery]) -> None:
+        if rows:
+            self._do(
+                "note_delivery",
+                jobs=[row.id for row in rows],
+                faults=[row.fault for row in rows],
+                waits_s=[row.wait_s for row in rows],
+                now=self.now,
             )
 
     def erase_texts(self, why: Mapping[int, str]) -> None:

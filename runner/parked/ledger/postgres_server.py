@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, quote, unquote
 
 from parked.errors import LedgerMissing, LedgerUnavailable, ParkedError, SettingsError
 from parked.ledger.sqlite_file import CREATORS
-from parked.ledger.store import ConnectionLost, Contended
+from parked.ledger.store import ConnectionLost, Contended, Denied
 
 if TYPE_CHECKING:
     import psycopg
@@ -259,7 +259,7 @@ class Server:
         if code == "42501":
             # `permission denied for table jobs`: names of parked's own tables
             said = exc.diag.message_primary or "permission denied"
-            return LedgerUnavailable(f"the ledger {self.where} refuses this role a right ({said}); {GRANTS}")
+            return Denied(f"the ledger {self.where} refuses this role a right ({said}); {GRANTS}")
         if code is None and isinstance(exc, (psycopg.OperationalError, psycopg.InterfaceError)):
             code = "08"
         code = code or ""

@@ -53,12 +53,11 @@ class Pulse:
             beats: Beats = record(Beat(self.owner_id))
             if not beats.mine:
                 self.owner_was_lost(self.owner_id)
-            lost = self._lost(beats.owners, self._facts)
-            if not lost:
-                return []
-            parked: list[JobRow] = record(Lose({owner.id: owner.beat for owner in lost}))
-            for owner in lost:
-                _say_lost(owner, parked)
+            parked: list[JobRow] = []
+            for owner in self._lost(beats.owners, self._facts):
+                theirs: list[JobRow] = record(Lose({owner.id: owner.beat}))
+                _say_lost(owner, theirs)
+                parked += theirs
             return parked
 
     def beat_if_it_can(self, record: Callable[[Beat | Lose], Any]) -> None:

@@ -24,6 +24,7 @@ from parked.ledger.rows import JOB_COLUMNS, answer_row, attempt_row, gate_column
 from parked.ledger.store import (
     AnswerRow,
     AttemptRow,
+    BodiesRead,
     Cause,
     CauseCount,
     CounterRow,
@@ -33,9 +34,11 @@ from parked.ledger.store import (
     KeptPace,
     Revision,
     Sent,
+    Undelivered,
 )
 
 NAMED_AT_MOST: Final = 100  # ids in one finding of the audit
+LONGEST_DELIVERY_WAIT_S: Final = 86_400.0
 
 _PLAIN_FILTERS: Final = ("pipeline", "batch", "model", "reason", "fingerprint")
 
@@ -145,6 +148,10 @@ class SqlReader(ABC):
         sql = self._compose("select_answers", *conditions, order="by_answer")
         return map(answer_row, self.stream(sql, self._values(filters)))
 
+    def undelivered(self, *, since: float, now: float, limit: int) -> list[Undelivered]:
+        rows = self._ask("undelivered", since=since, now=now, longest_s=LONGEST_DELIVERY_WAIT_S, limit=limit)
+        return [Undelivered(answer_row(row[:-1]), tries=row[-1]) for row in rows]
+
     def erasure(self, id: int) -> Erasure | None:
         row = self._ask("erasure", id=id).fetchone()
         return None if row is None else Erasure(*row)
@@ -234,20 +241,29 @@ class SqlReader(ABC):
         for pipeline, job_ids in ids.items():
             yield Imbalance(pipeline, what, 0, len(job_ids), tuple(job_ids[:NAMED_AT_MOST]))
 
-    def broken_bodies(self) -> list[Imbalance]:
-        return [*self._broken("payloads", "bodies_of_payloads"), *self._broken("answers", "bodies_of_answers")]
+    def read_bodies(self) -> BodiesRead:
+        payloads = self._read_bodies("payloads", "bodies_of_payloads")
+        answers = self._read_bodies("answers", "bodies_of_answers")
+        return BodiesRead(payloads.number + answers.number, payloads.broken + answers.broken)
 
-    def _broken(self, what: str, statement: str) -> Iterator[Imbalance]:
+    def _read_bodies(self, what: str, statement: str) -> BodiesRead:
+        number = 0
         broken: dict[str, list[str]] = {}
         for pipeline, job_id, hashed, *body in self.stream(self.sql[statement], {}):
+            number += 1
             try:
                 is_whole = hashed in (None, identity(decode(Body._make(body))))
             except (ParkedError, ValueError):
                 is_whole = False
             if not is_whole:
                 broken.setdefault(pipeline, []).append(job_id)
-        for pipeline, job_ids in broken.items():
-            yield Imbalance(pipeline, f"{what} that can't be read", 0, len(job_ids), tuple(job_ids[:NAMED_AT_MOST]))
+        return BodiesRead(
+            number,
+            [
+                Imbalance(pipeline, f"{what} that can't be read", 0, len(job_ids), tuple(job_ids[:NAMED_AT_MOST]))
+                for pipeline, job_ids in broken.items()
+            ],
+        )
 
     # --- the rest ---
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from parked.ledger.sqlite_file import PATIENCE_S, connect, patiently
+from parked.ledger.sqlite_file import PATIENCE_S, connect, interruptibly, patiently
 
 WAL_PATIENCE_MS: Final = 5_000  # how long one try keeps writers waiting for readers of old pages
 
@@ -22,7 +22,7 @@ def scrub(path: Path, *, monotonic: Callable[[], float] = time.monotonic) -> boo
     """
     connection = connect(path)
     try:
-        patiently(lambda: connection.execute("VACUUM"), monotonic=monotonic)
+        interruptibly(connection, lambda: patiently(lambda: connection.execute("VACUUM"), monotonic=monotonic))
         deadline = monotonic() + PATIENCE_S
         while not _empty_wal(connection):
             if monotonic() >= deadline:

@@ -54,6 +54,7 @@ class SqliteStore(Books):
     # A commit that fails while it syncs may leave all its pages in the WAL. Whoever opens a ledger that nobody has open
     # takes them for committed; this connection knows better, and writes over them.
     outlives_errors = True
+    refusals = (sqlite3.Error, OverflowError, UnicodeError)  # the last two before SQLite has seen it
 
     def __init__(
         self,
@@ -310,6 +311,23 @@ class SqliteStore(Books):
                 if change.answer is not None
             ),
         )  # fmt: skip
+
+    def make_deliverable(self, ids: Sequence[int]) -> None:
+        self._connection.executemany(SQL["make_deliverable"], ({"job": id, "now": self.now} for id in ids))
+
+    def note_deliveries(self, rows: Sequence[op.NoteDelivery]) -> None:
+        self._connection.executemany(
+            SQL["note_delivery"],
+            (
+                {
+                    "job": row.id,
+                    "fault": row.fault,
+                    "after": None if row.wait_s is None else self.now + row.wait_s,
+                    "now": self.now,
+                }
+                for row in rows
+            ),
+        )
 
     def erase_texts(self, why: Mapping[int, str]) -> None:
         erased = [{"job": job, "why": said, "codec": ERASED, "now": self.now} for job, said in why.items()]

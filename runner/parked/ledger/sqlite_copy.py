@@ -12,7 +12,7 @@ from typing import Final
 
 from parked.errors import LedgerUnavailable, OutputFailed
 from parked.ledger.newfile import new_file
-from parked.ledger.sqlite_file import DEFAULT_MODE, connect, patiently
+from parked.ledger.sqlite_file import DEFAULT_MODE, connect, interruptibly, patiently
 
 # What only the writing of the copy can meet, since the ledger itself is only read meanwhile.
 _FULL: Final = "the disk is full"
@@ -43,7 +43,7 @@ def write_copy(connection: sqlite3.Connection, file: Path) -> None:
         connection.execute("VACUUM INTO ?", (str(file),))
 
     try:
-        patiently(write)
+        interruptibly(connection, lambda: patiently(write))
     except sqlite3.Error as exc:
         why = WRITE_FAULTS.get(exc.sqlite_errorcode)
         if why is None:

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from parked.errors import LedgerMissing, LedgerUnavailable, ParkedError, SettingsError
+from parked.ledger.store import Denied
 
 APPLICATION_ID: Final = 1885434475  # "park" in ASCII; the first migration sets it
 DEFAULT_MODE: Final = 0o600
 PATIENCE_S: Final = 30.0  # for a lock that others hold
+INTERRUPT_AGAIN_S: Final = 0.05
 
 BUSY: Final = 5
 READ_ONLY: Final = 8
@@ -208,6 +210,21 @@ def patiently(act: Callable[[], T], *, monotonic: Callable[[], float] = time.mon
         time.sleep(random.uniform(0.0005, 0.003))
 
 
+def interruptibly(connection: sqlite3.Connection, act: Callable[[], T]) -> T:
+    """Do what keeps SQLite busy for long, so that a signal can end it: whoever waits inside SQLite hears of none."""
+    from concurrent.futures import ThreadPoolExecutor, wait
+
+    with ThreadPoolExecutor(1, "parked-sqlite") as beside:
+        doing = beside.submit(act)
+        try:
+            return doing.result()
+        except BaseException:
+            while not doing.done():
+                connection.interrupt()  # without effect between two statements, so again
+                wait([doing], timeout=INTERRUPT_AGAIN_S)
+            raise
+
+
 def explain(exc: Exception, path: Path) -> Exception:
     """Return what a SQLite error means to parked, in one sentence; any other exception as it is."""
     if isinstance(exc, ParkedError) or not isinstance(exc, sqlite3.Error):
@@ -219,7 +236,8 @@ def explain(exc: Exception, path: Path) -> Exception:
     remedy = ""
     if _code(exc) == READ_ONLY:
         meaning, remedy = (ON_READ_ONLY, "") if _is_read_only(path) else (meaning, f"; {BOTH_REMEDIES}")
-    return LedgerUnavailable(f"the ledger {path} {meaning}{remedy}")
+    kind = Denied if remedy else LedgerUnavailable
+    return kind(f"the ledger {path} {meaning}{remedy}")
 
 
 def _code(exc: sqlite3.Error) -> int:

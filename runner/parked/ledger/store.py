@@ -21,6 +21,10 @@ from parked.ledger.operations import JobRow, OwnerRow
 from parked.ledger.tables import Row, Target
 
 
+class Denied(LedgerUnavailable):
+    """The database has no such right for this role or user. It is there; somebody has to grant it."""
+
+
 class Contended(LedgerUnavailable):
     """The database broke a transaction off, because another one stood in its way. The same may work at once."""
 
@@ -94,6 +98,8 @@ class Store(Protocol):
 
     @property
     def outlives_errors(self) -> bool: ...  # whether its connection is to be kept when the surroundings fail
+    @property
+    def refusals(self) -> tuple[type[Exception], ...]: ...  # by which it refuses what it is to write
     def begin(self) -> None: ...
     def commit(self) -> None: ...  # writes the gathered counters first
     def rollback(self) -> None: ...
@@ -107,6 +113,7 @@ class Store(Protocol):
     def finish(self, rows: Sequence[op.Answer | op.Park]) -> Sequence[JobRow | Exception]: ...
     def retried(self, rows: Sequence[op.Retried]) -> Sequence[JobRow | Exception]: ...
     def release(self, rows: Sequence[op.Release]) -> Sequence[JobRow | Exception | None]: ...  # None: not started
+    def orphan(self, rows: Sequence[op.Orphan]) -> Sequence[JobRow | Exception]: ...
     def forgive(self, rows: Sequence[op.Forgive]) -> Sequence[JobRow | Exception]: ...
     def discard(self, rows: Sequence[op.Discard]) -> Sequence[JobRow | Exception]: ...
     def restore(self, rows: Sequence[op.Restore]) -> Sequence[JobRow | Exception]: ...
@@ -114,6 +121,7 @@ class Store(Protocol):
     def erase(self, rows: Sequence[op.Erase]) -> Sequence[JobRow | Exception]: ...
     def forget(self, rows: Sequence[op.Forget]) -> Sequence[int]: ...
     def hand_out(self, rows: Sequence[op.HandOut]) -> Sequence[None]: ...
+    def note_delivery(self, rows: Sequence[op.NoteDelivery]) -> Sequence[None]: ...
     def register(self, rows: Sequence[op.Register]) -> Sequence[int]: ...
     def beat(self, rows: Sequence[op.Beat]) -> Sequence[op.Beats]: ...
     def lose(self, rows: Sequence[op.Lose]) -> Sequence[list[JobRow]]: ...
@@ -180,6 +188,13 @@ class AnswerRow(NamedTuple):
     body: Body
     answered_at: float
     handed_out_at: float | None
+
+
+class Undelivered(NamedTuple):
+    """The answer of a recovered job that is to be handed to a function of the user's."""
+
+    answer: AnswerRow
+    tries: int  # so far, in vain
 
 
 class Erasure(NamedTuple):
@@ -280,6 +295,11 @@ class Imbalance(NamedTuple):
     job_ids: tuple[str, ...] = ()  # where single rows can be named
 
 
+class BodiesRead(NamedTuple):
+    number: int
+    broken: list[Imbalance]
+
+
 class Reader(Protocol):
     """The read side: one consistent snapshot, on a connection that only asks. Close it soon."""
 
@@ -319,6 +339,13 @@ class Reader(Protocol):
         """By the time they were answered; `since` and `until` of the filters mean that time here."""
         ...
 
+    def undelivered(self, *, since: float, now: float, limit: int) -> list[Undelivered]:
+        """Answers of recovered jobs that are due to be delivered, the longest due first.
+
+        Of those answered before `since`, only what was not handed out either.
+        """
+        ...
+
     def erasure(self, id: int) -> Erasure | None: ...
     def forgettable(self, before: float, *, after: int, limit: int) -> list[int]:
         """Jobs that finished before that time and may be forgotten, behind the id `after`, by id."""
@@ -350,8 +377,8 @@ class Reader(Protocol):
         """Counters against rows; thorough: also every row against its attempts, payload and answer."""
         ...
 
-    def broken_bodies(self) -> list[Imbalance]:
-        """Payloads and answers that can't be read, or aren't what was accepted. Reads all of them."""
+    def read_bodies(self) -> BodiesRead:
+        """Read every payload and answer, and find those that can't be read, or aren't what was accepted."""
         ...
 
     def owners(self) -> list[OwnerRow]: ...  # all there ever were

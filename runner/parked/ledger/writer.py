@@ -20,7 +20,7 @@ from parked.ledger import operations as op
 from parked.ledger.codec import Body
 from parked.ledger.operations import OUTCOMES, Operation, without_texts
 from parked.ledger.pulse import Pulse
-from parked.ledger.store import ConnectionLost, Contended, InDoubt, Store
+from parked.ledger.store import ConnectionLost, Contended, Denied, InDoubt, Store
 
 BATCH_OPERATIONS: Final = 256
 BATCH_BYTES: Final = 8_000_000
@@ -38,6 +38,7 @@ METHODS: Final[dict[type, str]] = {
     op.Park: "finish",
     op.Retried: "retried",
     op.Release: "release",
+    op.Orphan: "orphan",
     op.Forgive: "forgive",
     op.Discard: "discard",
     op.Restore: "restore",
@@ -45,6 +46,7 @@ METHODS: Final[dict[type, str]] = {
     op.Erase: "erase",
     op.Forget: "forget",
     op.HandOut: "hand_out",
+    op.NoteDelivery: "note_delivery",
     op.Register: "register",
     op.Beat: "beat",
     op.Lose: "lose",
@@ -72,11 +74,13 @@ SUBJECTS: Final[dict[type, Callable[[Any], Hashable]]] = {
     op.Park: _ID,
     op.Retried: _ID,
     op.Release: _ID,
+    op.Orphan: _ID,
     op.Forgive: _ID,
     op.Discard: _ID,
     op.Restore: _ID,
     op.Mend: _ID,
     op.Erase: _ID,
+    op.NoteDelivery: _ID,
 }
 
 # The body that an operation carries; those of a batch have their bound.
@@ -149,6 +153,7 @@ class Writer:
         self._patience_s = patience_s
         self._monotonic = monotonic
         self._store: Store | None = None
+        self._refusals: tuple[type[Exception], ...] = ()  # of the store
         self._away: Exception | None = None  # why no transaction can be begun in this round
         self._trouble: Exception | None = None  # why something couldn't be written in this round
         self._has_written = False  # since that was last looked at
@@ -273,7 +278,8 @@ class Writer:
 
     def _say_how_it_is(self) -> None:
         if self._trouble is not None and not self._said_away:
-            _log.warning("ledger_away why=%s", json.dumps(str(self._trouble)))
+            event = "ledger_denied" if isinstance(self._trouble, Denied) else "ledger_away"
+            _log.warning("%s why=%s", event, json.dumps(str(self._trouble)))
             self._said_away = True
         elif self._said_away and self._has_written and self._trouble is None and not self._kept:
             _log.warning("ledger_back")
@@ -357,6 +363,12 @@ class Writer:
                 ticket.operation = bare
                 self._apply([ticket])
                 return
+            if isinstance(error, self._refusals) and not isinstance(bare, op.Orphan):
+                # Neither is a job to be called again and again for it, nor is it to end each run that comes to it.
+                _log.error("outcome_lost job=%d error=%s", bare.id, type(error).__name__)
+                ticket.operation = op.Orphan(bare.id, bare.owner_id, bare.attempt)
+                self._apply([ticket])
+                return
         self._deliver([ticket])
 
     def _give_up_on_old_outcomes(self) -> None:
@@ -365,6 +377,7 @@ class Writer:
         self._kept = [ticket for ticket in self._kept if ticket not in old]
         for ticket in old:
             ticket.error = LedgerUnavailable(f"not recorded after {self._patience_s:.0f} s of trying: {ticket.error}")
+            self._trouble = ticket.error  # whatever else can be written in this round, the ledger isn't back
         self._deliver(old)
 
     def _try(self, batch: list[Ticket]) -> Exception | None:
@@ -442,6 +455,7 @@ class Writer:
     def _begin(self) -> Store:
         if self._store is None:
             self._store = self._open_store()
+            self._refusals = self._store.refusals
         try:
             self._store.begin()
         except Exception as exc:

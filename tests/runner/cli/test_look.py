@@ -311,6 +311,7 @@ def test_an_audit_of_the_bodies_names_jobs_whose_texts_are_damaged(parked, story
     said = parked("audit", "--bodies")
 
     assert (said.status, parked("audit").status) == (1, 0)
+    assert "read 2 payloads and answers: 1 damaged\n" in said.out
     assert f"nightly: {what}: counted 0, found 1\n  a\n" in said.out
 
 
@@ -331,4 +332,9 @@ def test_an_audit_of_sound_bodies_is_clean(parked, story):
     story.answered("a")
     story.parked("b")
 
-    assert parked("audit", "--bodies").status == 0
+    said = parked("audit", "--bodies")
+
+    assert said.status == 0
+    assert said.out.splitlines()[2:] == ["read 3 payloads and answers: all whole"]
+    assert json.loads(parked("audit", "--bodies", "--json").out)["bodies_read"] == 3
+    assert "read" not in parked("audit").out

@@ -65,6 +65,21 @@ def test_with_apply_what_the_filters_match_is_run_and_recovers(parked, night, ur
     assert in_state(url, State.PARKED) == ["refused"]
 
 
+def test_what_a_pause_hands_back_was_not_run_and_is_what_it_was(parked, night, url):
+    night.answers(lambda request: reply.bad_key())
+
+    said = parked("replay", "--class", "exhausted:503", "--apply")
+
+    assert "0 jobs replayed: 0 recovered, 0 parked again, 3 not run" in said.err
+    assert "paused, all models: " in said.err
+    assert said.status == 4
+    with open_ledger(url) as ledger, ledger.ask() as reader:
+        rows = list(reader.jobs(Filters(error_class="exhausted:503"), states=(State.PARKED,)))
+        counted = {(row.a, row.b): row.value for row in reader.counters("jobs_replayed")}
+    assert len(rows) == 3
+    assert counted == {("exhausted:503", "manual/released"): 3}
+
+
 def test_recovered_answers_reach_the_file_with_the_next_run(parked, night, tmp_path):
     parked("replay", "--all", "--apply")
 

@@ -53,8 +53,8 @@ def test_the_count_can_be_had_as_json(parked, jobs, url):
     said = parked("submit", jobs("one", "two"), "--json")
 
     assert json.loads(said.out) == {
-        "ledger": full_name(url), "lines": 2, "new": 1, "known": {"pending": 1}, "repeated": 0, "rejected": 0,
-        "moved": 0, "other_model": 0,
+        "ledger": full_name(url), "lines": 2, "new": 1, "known": {"pending": 1}, "not_taken_on": 0, "repeated": 0,
+        "rejected": 0, "moved": 0, "other_model": 0,
     }  # fmt: skip
 
 

@@ -252,7 +252,11 @@ def test_erase_again_says_that_it_was_done_and_ends_with_zero(parked, night):
     said = parked("erase", "--class", "*", "--reason", "asked for", "--apply")
 
     assert said.status == 0
-    assert said.err.splitlines() == ["left 3 jobs: erased before", "0 jobs erased"]
+    assert said.err.splitlines() == [
+        "left 3 jobs: erased before",
+        "0 jobs erased",
+        "of those that were erased before, no copies are left in the ledger's files",
+    ]
 
 
 def test_what_somebody_else_erased_meanwhile_is_not_counted_as_erased(parked, night, monkeypatch):

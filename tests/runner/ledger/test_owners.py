@@ -120,6 +120,22 @@ def test_the_jobs_of_an_owner_that_stands_still_are_parked_as_orphans(watched, a
     assert desk.imbalances() == []
 
 
+def test_of_owners_that_are_lost_together_each_is_said_to_have_had_its_own_jobs(watched, at_desk, caplog):
+    ledger, monotonic = watched
+    desk = at_desk(ledger)
+    held = {desk.owner(boot_id="another machine", host=host): host for host in ("pod-1", "pod-2", "pod-3")}
+    jobs = {host: [desk.running(owner).job_id for _ in range(n)] for n, (owner, host) in enumerate(held.items())}
+
+    for monotonic.now in (0.0, 10.0, 20.0, 30.0):
+        parked = ledger.sweep()
+
+    assert len(parked) == 3
+    said = [record for record in caplog.records if record.getMessage().startswith("owner_lost")]
+    assert {held[record.owner_id]: record.job_ids for record in said} == jobs
+    for record in said:
+        assert f"jobs_parked={len(record.job_ids)}" in record.getMessage()
+
+
 def test_an_owner_that_beats_keeps_its_jobs(watched, at_desk):
     ledger, monotonic = watched
     desk = at_desk(ledger)

@@ -684,7 +684,8 @@ def unknown(postgres: Postgres) -> Iterator[psycopg.Connection]:
         ("lanes", {}), ("heads", {}), ("tails", {}), ("payloads", {}), ("jobs_by_id", {}), ("attempt", {}),
         ("job_by_key", {}),
         ("held_by", {}), ("open_attempts_of", {}), ("move_job", {"jobs": "[]"}), ("close_attempt", {"attempts": "[]"}),
-        ("hand_out", {"jobs": [1, 2]}),
+        ("hand_out", {"jobs": [1, 2]}), ("make_deliverable", {"jobs": [1, 2]}),
+        ("note_delivery", {"jobs": [1, 2], "faults": [None, "OSError"], "waits_s": [None, 30.0]}),
     ],
 )  # fmt: skip
 def test_what_a_writer_asks_is_looked_up_even_without_statistics(unknown, name, values):

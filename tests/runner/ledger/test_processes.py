@@ -172,6 +172,50 @@ ledger.close()
         assert reader.imbalances(thorough=True) == []
 
 
+def test_a_job_whose_forked_worker_is_killed_is_parked_and_not_called_by_the_one_in_its_place(process, url):
+    """A task queue gives the new worker the task once more, since nobody has acknowledged it."""
+    script = """
+import signal
+import parked
+
+def call(payload, model):
+    print("called", payload, flush=True)
+    if payload == "fatal":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "42"
+
+runner = parked.Runner(ledger, call)
+
+def job(name):
+    return parked.Job(name, model="m", payload=name)
+
+def work(*names):
+    child = os.fork()
+    if child == 0:
+        for name in names:
+            runner.run(job(name))
+        ledger.close()
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+runner.run(job("before"))
+assert work("first", "fatal", "never") == -signal.SIGKILL
+assert work("fatal", "never", "last") == 0
+ledger.close()
+"""
+    worker = process(script)
+    said, _ = worker.communicate(timeout=WAIT_S)
+
+    assert worker.returncode == 0
+    assert said.split("called ")[1:] == ["before\n", "first\n", "fatal\n", "never\n", "last\n"]
+    with open_ledger(url) as ledger, ledger.ask() as reader:
+        (row,) = reader.jobs_by_key("fatal", pipeline=None, batch=None)
+        assert (row.state, row.error_class) == (State.PARKED, "orphaned:maybe_sent")
+        assert [attempt.interrupted for attempt in reader.attempts(row.id)] == [True]
+        assert reader.states() == {("default", State.SUCCEEDED): 4, ("default", State.PARKED): 1}
+        assert reader.imbalances(thorough=True) == []
+
+
 def test_a_program_that_forgets_to_close_still_writes_what_it_handed_in(process, url):
     worker = process("ledger.submit_many([accept(f'j{n}') for n in range(2000)])")
     worker.communicate(timeout=WAIT_S)

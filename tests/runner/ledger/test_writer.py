@@ -327,6 +327,27 @@ def test_an_outcome_is_given_up_when_the_patience_is_over(writer, disk, owner, m
         ticket.wait(WAIT_S)
 
 
+def test_a_ledger_that_takes_something_else_while_an_outcome_is_given_up_is_not_said_to_be_back(
+    writer, disk, owner, monotonic, caplog
+):
+    row = writer.submit(accept("a-1", owner=owner)).wait(WAIT_S).row
+    disk.full = True
+    ticket = writer.submit(answer(row, owner))
+    with pytest.raises(LedgerUnavailable):
+        writer.submit(accept("a-2")).wait(WAIT_S)
+
+    disk.full = False
+    monotonic.now += 900.0
+    writer.submit(accept("a-3")).wait(WAIT_S)
+    with pytest.raises(LedgerUnavailable, match="not recorded"):
+        ticket.wait(WAIT_S)
+    disk.full = True
+    with pytest.raises(LedgerUnavailable):
+        writer.submit(accept("a-4")).wait(WAIT_S)
+
+    assert [record.getMessage().partition(" ")[0] for record in caplog.records] == ["ledger_away"]
+
+
 def test_an_outcome_that_the_database_refuses_is_recorded_without_its_texts(writer, owner, path):
     row = writer.submit(accept("a-1", owner=owner)).wait(WAIT_S).row
     said = FAILED._replace(message="a lone surrogate: \ud800", fingerprint="\udfff")

@@ -13,7 +13,8 @@
 jobs.id, jobs.pipeline, jobs.batch, jobs.job_id, jobs.model, jobs.state, jobs.came_from, jobs.error_class, jobs.reason,
 jobs.kind, jobs.scope, jobs.fingerprint, jobs.calls, jobs.strikes, jobs.replays, jobs.not_before, jobs.place,
 jobs.caller, jobs.checker, jobs.accepted_at, jobs.started_at, jobs.parked_at, jobs.finished_at, jobs.owner_id,
-jobs.replay_id, jobs.trace_id, jobs.span_id, jobs.note, jobs.payload_hash, jobs.revision, jobs.erased_at
+jobs.replay_id, jobs.trace_id, jobs.span_id, jobs.note, jobs.payload_hash, jobs.revision, jobs.erased_at,
+jobs.auto_replays
 
 -- name: owner
 -- The columns of an OwnerRow, its facts first.
@@ -140,12 +141,12 @@ UPDATE parked.jobs
        strikes = given.strikes, replays = given.replays, not_before = given.not_before, place = given.place,
        started_at = given.started_at, parked_at = given.parked_at, finished_at = given.finished_at,
        owner_id = given.owner_id, replay_id = given.replay_id, trace_id = given.trace_id, span_id = given.span_id,
-       note = given.note
+       note = given.note, auto_replays = given.auto_replays
   FROM json_to_recordset(%(jobs)s::json) AS given (
            id bigint, was text, state text, came_from text, error_class text, reason text, kind text, scope text,
            fingerprint text, calls bigint, strikes bigint, replays bigint, not_before float8, place bigint,
            started_at float8, parked_at float8, finished_at float8, owner_id bigint, replay_id bigint, trace_id text,
-           span_id text, note text
+           span_id text, note text, auto_replays bigint
        )
  WHERE jobs.id = given.id AND jobs.state = given.was
 RETURNING jobs.id
@@ -259,6 +260,22 @@ SELECT 1 FROM parked.answers WHERE job = %(job)s;
 -- name: hand_out
 -- Note that answers were written out; the first time counts.
 UPDATE parked.answers SET handed_out_at = %(now)s WHERE job = ANY(%(jobs)s::bigint[]) AND handed_out_at IS NULL;
+
+-- name: make_deliverable
+-- Let the answers of jobs that have just recovered be delivered.
+UPDATE parked.answers SET deliver_after = %(now)s WHERE job = ANY(%(jobs)s::bigint[]) AND delivered_at IS NULL;
+
+-- name: note_delivery
+-- Note what came of delivering answers. Where nothing was wrong one is delivered, and handed out thereby.
+UPDATE parked.answers
+   SET deliveries = answers.deliveries + 1, delivery_fault = given.fault,
+       deliver_after = %(now)s::float8 + given.wait_s,
+       delivered_at = CASE WHEN given.fault IS NULL THEN coalesce(answers.delivered_at, %(now)s::float8)
+                           ELSE answers.delivered_at END,
+       handed_out_at = CASE WHEN given.fault IS NULL THEN coalesce(answers.handed_out_at, %(now)s::float8)
+                            ELSE answers.handed_out_at END
+  FROM unnest(%(jobs)s::bigint[], %(faults)s::text[], %(waits_s)s::float8[]) AS given (job, fault, wait_s)
+ WHERE answers.job = given.job;
 
 
 -- name: erase_payloads
@@ -633,6 +650,17 @@ SELECT fingerprint, error_class, reason, erased_at, count(*), count(*) FILTER (W
 -- name: select_answers
 SELECT {job}, answers.codec, answers.key_id, answers.body, answers.answered_at, answers.handed_out_at
   FROM parked.answers JOIN parked.jobs ON jobs.id = answers.job
+
+-- name: undelivered
+-- Answers that are due to be delivered, each with how often that was tried. A time that lies further ahead than any wait
+-- was written before the clock was set back.
+SELECT {job}, answers.codec, answers.key_id, answers.body, answers.answered_at, answers.handed_out_at,
+       answers.deliveries
+  FROM parked.answers JOIN parked.jobs ON jobs.id = answers.job
+ WHERE answers.delivered_at IS NULL AND answers.deliver_after IS NOT NULL
+   AND (answers.deliver_after <= %(now)s OR answers.deliver_after > %(now)s::float8 + %(longest_s)s::float8)
+   AND (answers.handed_out_at IS NULL OR answers.answered_at >= %(since)s) AND {where_kept}
+ ORDER BY answers.deliver_after, jobs.id LIMIT %(limit)s;
 
 -- name: where_id
 jobs.id = %(id)s

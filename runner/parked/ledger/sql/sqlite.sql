@@ -10,7 +10,8 @@
 jobs.id, jobs.pipeline, jobs.batch, jobs.job_id, jobs.model, jobs.state, jobs.came_from, jobs.error_class, jobs.reason,
 jobs.kind, jobs.scope, jobs.fingerprint, jobs.calls, jobs.strikes, jobs.replays, jobs.not_before, jobs.place,
 jobs.caller, jobs.checker, jobs.accepted_at, jobs.started_at, jobs.parked_at, jobs.finished_at, jobs.owner_id,
-jobs.replay_id, jobs.trace_id, jobs.span_id, jobs.note, jobs.payload_hash, jobs.revision, jobs.erased_at
+jobs.replay_id, jobs.trace_id, jobs.span_id, jobs.note, jobs.payload_hash, jobs.revision, jobs.erased_at,
+jobs.auto_replays
 
 -- name: owner
 -- The columns of an OwnerRow, its facts first.
@@ -103,7 +104,7 @@ UPDATE OR FAIL jobs
        scope = :scope, fingerprint = :fingerprint, calls = :calls, strikes = :strikes, replays = :replays,
        not_before = :not_before, place = :place, started_at = :started_at, parked_at = :parked_at,
        finished_at = :finished_at, owner_id = :owner_id, replay_id = :replay_id, trace_id = :trace_id,
-       span_id = :span_id, note = :note
+       span_id = :span_id, note = :note, auto_replays = :auto_replays
  WHERE id = :id AND state = :was;
 
 -- name: open_attempt
@@ -198,6 +199,18 @@ SELECT 1 FROM answers WHERE job = :job;
 -- name: hand_out
 -- Note that an answer was written out; the first time counts.
 UPDATE answers SET handed_out_at = :now WHERE job = :job AND handed_out_at IS NULL;
+
+-- name: make_deliverable
+-- Let the answer of a job that has just recovered be delivered.
+UPDATE answers SET deliver_after = :now WHERE job = :job AND delivered_at IS NULL;
+
+-- name: note_delivery
+-- Note what came of delivering an answer. Where nothing was wrong it is delivered, and handed out thereby.
+UPDATE answers
+   SET deliveries = deliveries + 1, delivery_fault = :fault, deliver_after = :after,
+       delivered_at = CASE WHEN :fault IS NULL THEN coalesce(delivered_at, :now) ELSE delivered_at END,
+       handed_out_at = CASE WHEN :fault IS NULL THEN coalesce(handed_out_at, :now) ELSE handed_out_at END
+ WHERE job = :job;
 
 
 -- name: erase_payloads
@@ -543,6 +556,17 @@ SELECT fingerprint, error_class, reason, erased_at, count(*), count(*) FILTER (W
 -- name: select_answers
 SELECT {job}, answers.codec, answers.key_id, answers.body, answers.answered_at, answers.handed_out_at
   FROM answers JOIN jobs ON jobs.id = answers.job
+
+-- name: undelivered
+-- Answers that are due to be delivered, each with how often that was tried. A time that lies further ahead than any wait
+-- was written before the clock was set back.
+SELECT {job}, answers.codec, answers.key_id, answers.body, answers.answered_at, answers.handed_out_at,
+       answers.deliveries
+  FROM answers JOIN jobs ON jobs.id = answers.job
+ WHERE answers.delivered_at IS NULL AND answers.deliver_after IS NOT NULL
+   AND (answers.deliver_after <= :now OR answers.deliver_after > :now + :longest_s)
+   AND (answers.handed_out_at IS NULL OR answers.answered_at >= :since) AND {where_kept}
+ ORDER BY answers.deliver_after, jobs.id LIMIT :limit;
 
 -- name: where_id
 jobs.id = :id

@@ -1,0 +1,118 @@
+"""SIGTERM and Ctrl-C while a command runs: the first lets it clean up behind itself, another one ends it at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Final
+
+from parked.cli.exits import Exit
+
+# `timeout`, shells and supervisors signal a process and its group, so that one signal comes twice. Who takes its second
+# arrival for a second signal leaves orphans behind, each time that `timeout` ends a run.
+SAME_SIGNAL_S: Final = 1.0
+
+STATUS: Final = {signal.SIGTERM: Exit.TERMINATED, signal.SIGINT: Exit.INTERRUPTED}
+
+
+class Stopped(KeyboardInterrupt):
+    """The command was told to end.
+
+    A `KeyboardInterrupt`, since whoever cleans up after Ctrl-C should do so after SIGTERM: psycopg takes back the
+    statement that it waits for.
+    """
+
+    def __init__(self, status: Exit) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class Heard(StrEnum):
+    FIRST = "first"
+    ECHO = "echo"  # the first once more
+    AGAIN = "again"  # a second signal
+
+
+class Arrivals:
+    """The signals that this command was sent. `first` is the one that it was told to end by; None: it goes on."""
+
+    def __init__(self) -> None:
+        self.first: signal.Signals | None = None
+        self._first_at = 0.0
+
+    def hear(self, number: int) -> Heard:
+        now = time.monotonic()
+        if self.first is None:
+            self.first, self._first_at = signal.Signals(number), now
+            return Heard.FIRST
+        return Heard.ECHO if self.first == number and now - self._first_at < SAME_SIGNAL_S else Heard.AGAIN
+
+    def exit(self) -> Exit:
+        """The status of a command that was told to end."""
+        assert self.first is not None
+        return STATUS[self.first]
+
+
+_arrivals = Arrivals()  # of this process, as signals are
+
+
+def arrivals() -> Arrivals:
+    """Those of the command that runs."""
+    return _arrivals
+
+
+@contextmanager
+def stopping() -> Iterator[None]:
+    """Around a command: a signal raises `Stopped` wherever its main thread is."""
+    global _arrivals
+    _arrivals = Arrivals()
+
+    def stop(number: int) -> None:
+        raise Stopped(STATUS[signal.Signals(number)])
+
+    with _handled_by(stop):
+        yield
+
+
+@contextmanager
+def noting() -> Iterator[Arrivals]:
+    """Meanwhile a signal is only noted, so that whoever works in steps can end behind one and say what was done."""
+    with _handled_by(lambda number: None):
+        yield _arrivals
+
+
+@contextmanager
+def put_back() -> Iterator[None]:
+    """Afterwards signals do what they do now. An event loop leaves those that it has handled to Python's defaults."""
+    before = {number: signal.getsignal(number) for number in STATUS}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+@contextmanager
+def _handled_by(first: Callable[[int], None]) -> Iterator[None]:
+    """The first signal is handled so, another one ends the process at once."""
+
+    def handle(number: int, _: object) -> None:
+        match _arrivals.hear(number):
+            case Heard.FIRST:
+                first(number)
+            case Heard.AGAIN:
+                os._exit(STATUS[signal.Signals(number)])
+
+    with put_back():
+        if threading.current_thread() is threading.main_thread():
+            for number in STATUS:
+                # `nohup`, and a shell that starts something behind it, have a signal ignored.
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    signal.signal(number, handle)
+        yield

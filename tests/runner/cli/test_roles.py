@@ -1,0 +1,92 @@
+"""Commands as the roles of docs/postgres.md: what one may not do is said first, or with what it leaves undone."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from parked.job import State
+from parked.ledger import codec, open_ledger
+from parked.ledger import operations as op
+from servers import wait_until
+
+
+@pytest.fixture
+def url_on_each_database(postgres_url):
+    return postgres_url
+
+
+@pytest.fixture
+def as_role(postgres, roles):
+    """Returns a function that names the ledger for one of the roles. It is made."""
+
+    def named(name):
+        return postgres.url("ledger", user=f"parked_{name}")
+
+    open_ledger(named("migrate")).close()
+    return named
+
+
+@pytest.fixture
+def running(as_role):
+    """A ledger of the role that runs jobs, and a job of its own in the middle of its call."""
+    with open_ledger(as_role("run")) as ledger:
+        accept = op.Accept("p", "", "a", "m", codec.encode("secret"), codec.identity("secret"))
+        yield ledger, ledger.record(accept._replace(start_for=ledger.owner_id)).row
+
+
+def answer(ledger, row):
+    return op.Answer(row.id, ledger.owner_id, row.calls, codec.encode("42"), op.Closing())
+
+
+def test_an_erasure_without_the_right_to_rewrite_says_so_and_the_owner_finishes_it(parked, as_role, running, postgres):
+    ledger, row = running
+    ledger.record(answer(ledger, row))
+    words = ("erase", "--job", "a", "--reason", "asked for", "--apply")
+
+    said = parked(*words, "--ledger", as_role("run"))
+    again = parked(*words, "--ledger", as_role("migrate"))
+
+    assert said.status == 3
+    assert said.err.splitlines()[0] == "1 job erased"
+    assert "copies are left in the ledger's files: the ledger" in said.err
+    assert "refuses this role a right (must be owner of" in said.err
+    assert "Once that is mended, give the command again: it goes on there" in said.err
+    assert again.status == 0
+    assert again.err.splitlines() == [
+        "left 1 job: erased before",
+        "0 jobs erased",
+        "of those that were erased before, no copies are left in the ledger's files",
+    ]
+    assert json.loads(parked(*words, "--ledger", as_role("migrate"), "--json").out)["scrubbed"] is True
+
+
+def test_whoever_may_not_mark_answers_is_refused_new_ones_before_any_is_printed(parked, as_role, running):
+    ledger, row = running
+    ledger.record(answer(ledger, row))
+
+    said = parked("answers", "--new", "--ledger", as_role("look"))
+
+    assert (said.status, said.out) == (3, "")
+    assert "refuses this role a right (permission denied for table" in said.err
+    assert parked("answers", "--ledger", as_role("look")).out.count("\n") == 1
+    assert parked("answers", "--new", "--ledger", as_role("run")).out.count("\n") == 1
+
+
+def test_a_right_that_is_taken_away_is_named_as_such_and_outcomes_wait_for_it(postgres, running, caplog):
+    caplog.set_level(logging.INFO, logger="parked")
+    ledger, row = running
+    postgres.run("REVOKE INSERT ON parked.answers FROM parked_run", database="ledger")
+
+    waiting = ledger.submit(answer(ledger, row))
+    wait_until(lambda: ledger.stalled and len(caplog.records) == 1)
+    postgres.run("GRANT INSERT ON parked.answers TO parked_run", database="ledger")
+
+    assert waiting.wait(30.0).state is State.SUCCEEDED
+    wait_until(lambda: len(caplog.records) == 2)
+    denied, back = [record.getMessage() for record in caplog.records]
+    assert denied.startswith("ledger_denied why=")
+    assert "(permission denied for table answers)" in denied
+    assert back == "ledger_back"
