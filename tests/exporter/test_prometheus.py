@@ -25,11 +25,13 @@ from servers import free_port, missing
 
 PATIENCE_S = 60.0
 MODEL = "gemini-3.5-flash"
-# By no span of that night: nobody replayed or discarded a job, and those of a file are taken on before a span begins.
+# By no span of that night: nobody replayed or discarded a job, or wanted answers delivered, and those of a file are
+# taken on before a span begins.
 NOT_MOVED = {
     "parked_jobs_recovered_total",
     "parked_jobs_discarded_total",
     "parked_replayed_jobs_total",
+    "parked_answer_deliveries_total",
     "parked_jobs_accepted_total",
 }
 

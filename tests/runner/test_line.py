@@ -7,8 +7,8 @@ import pytest
 from nights import DAY_LEFT_S, failed
 from parked.gates import Gates
 from parked.line import RESUME_S, Line
-from parked.news import Go
-from parked.policy import Policy
+from parked.news import Go, Rests
+from parked.policy import Policy, Rest
 from parked.verdict import Reason
 
 
@@ -30,7 +30,12 @@ def start(line: Line, now: float) -> int:
 
 def meet_a_dead_key(line: Line, job: int, now: float) -> None:
     line.ended(job, failed(Reason.AUTH_INVALID), now, jitter=0.5, day_left_s=DAY_LEFT_S)
-    line.again(job)
+    if isinstance(line.again(job), Rest):
+        line.again(job)  # once it is pending in the ledger
+    for news in line.news:
+        if isinstance(news, Rests):
+            line.again(news.job)
+    line.news.clear()
 
 
 def test_a_try_that_fails_after_the_time_to_wait_is_over_is_the_last_one(line):

@@ -47,27 +47,36 @@ class Pulse:
             ParkedError: the ledger can't be written; the watch starts anew after the gap.
         """
         with self._mutex:
-            self._due_at = self._monotonic() + BEAT_S
-            if self.owner_id is None or self._facts is None:
-                return []
-            beats: Beats = record(Beat(self.owner_id))
-            if not beats.mine:
-                self.owner_was_lost(self.owner_id)
-            parked: list[JobRow] = []
-            for owner in self._lost(beats.owners, self._facts):
-                theirs: list[JobRow] = record(Lose({owner.id: owner.beat}))
-                _say_lost(owner, theirs)
-                parked += theirs
-            return parked
+            return self._beat(record)
 
     def beat_if_it_can(self, record: Callable[[Beat | Lose], Any]) -> None:
-        """The same for the writer's thread, which goes on when the ledger is away."""
+        """The same for the writer's thread, which goes on when the ledger is away, and waits for nobody."""
+        if not self._mutex.acquire(blocking=False):
+            # Whoever sweeps just now beats as well, and waits for this very thread to record it.
+            self._due_at = self._monotonic() + BEAT_S
+            return
         try:
-            self.beat(record)
+            self._beat(record)
         except LedgerUnavailable:  # the writer says it
             return
         except Exception:  # noqa: BLE001 - a bug here must not end the thread that all others wait for
             _log.exception("beat_failed")
+        finally:
+            self._mutex.release()
+
+    def _beat(self, record: Callable[[Beat | Lose], Any]) -> list[JobRow]:
+        self._due_at = self._monotonic() + BEAT_S
+        if self.owner_id is None or self._facts is None:
+            return []
+        beats: Beats = record(Beat(self.owner_id))
+        if not beats.mine:
+            self.owner_was_lost(self.owner_id)
+        parked: list[JobRow] = []
+        for owner in self._lost(beats.owners, self._facts):
+            theirs: list[JobRow] = record(Lose({owner.id: owner.beat}))
+            _say_lost(owner, theirs)
+            parked += theirs
+        return parked
 
     def owner_was_lost(self, owner_id: int) -> None:
         """Forget this owner, so that the process registers anew."""

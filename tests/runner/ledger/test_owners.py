@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -215,6 +216,33 @@ def test_the_first_beat_of_an_owner_is_due_at_once_and_then_one_every_five_secon
     pulse.beat(lambda operation: op.Beats(mine=True, owners={}))
     monotonic.now = 3.0
     assert pulse.wait_s() == 2.0
+
+
+def test_the_writers_beat_does_not_wait_for_a_sweep_that_waits_for_the_writer():
+    """A ledger that was locked for longer than a beat: the sweep's beat lies in the queue, and the writer's is due."""
+    pulse = Pulse(monotonic=lambda: 0.0)
+    pulse.begin(1, owners.facts("sidecar"))
+    asked, recorded = threading.Event(), threading.Event()
+
+    def record_by_the_writer(operation):
+        asked.set()
+        assert recorded.wait(10)
+        return op.Beats(mine=True, owners={})
+
+    sweep = threading.Thread(target=pulse.beat, args=[record_by_the_writer])
+    sweep.start()
+    assert asked.wait(10)
+    beaten: list[object] = []
+
+    writer = threading.Thread(target=pulse.beat_if_it_can, args=[beaten.append])
+    writer.start()
+    writer.join(10)
+    hangs = writer.is_alive()
+    recorded.set()
+    sweep.join(10)
+
+    assert not hangs
+    assert beaten == []
 
 
 def test_a_lease_is_held_by_one_owner_and_free_once_it_is_old_or_its_owner_gone(desk, ledger, wall):
