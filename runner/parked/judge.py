@@ -239,7 +239,7 @@ def _error_verdict(found: ErrorEvidence, *, headers: Mapping[str, str] | None = 
     quota = _deciding_quota(rule, found)
     kind = MEANINGS[rule.reason].kind
     delay_s = None
-    if kind is not Kind.PERMANENT and rule.reason is not Reason.DAILY_QUOTA_EXHAUSTED:
+    if kind is not Kind.PERMANENT:
         delay_s = asked_delay_s(found.retry_delay, headers=headers, message=found.wording)
     message = found.message
     if rule.reason is Reason.UNCLASSIFIED:
@@ -400,7 +400,7 @@ def _failure(
         kind=meaning.kind,
         reason=reason,
         scope=scope or meaning.scope,
-        retry_after_s=delay_s,
+        retry_after_s=None if reason is Reason.DAILY_QUOTA_EXHAUSTED else delay_s,
         status=status,
         fingerprint=fingerprint(
             rule=rule,
@@ -412,6 +412,7 @@ def _failure(
         ),
         message=message,
         quota_id=quota_id,
+        shorter_delay_s=delay_s if reason is Reason.DAILY_QUOTA_EXHAUSTED else None,
     )
 
 

@@ -332,7 +332,7 @@ class Line:
         scope = scope_of(verdict, one.model)
         gate = self.gates.of(scope)
         is_day = verdict.reason is Reason.DAILY_QUOTA_EXHAUSTED
-        delay_s = verdict.retry_after_s
+        delay_s = verdict.shorter_delay_s if is_day else verdict.retry_after_s
         if delay_s is None:
             delay_s = DAY_DELAY_S if is_day else PROBE_S
         for other in {self.gates.of(one.model), self.gates.all} - {gate}:

@@ -234,6 +234,8 @@ class Verdict:
     fingerprint: str | None = None  # shared by failures with one cause, stable across processes and releases
     message: str = ""  # what the server or the exception said: scrubbed of secrets and cut. User text: ledger only
     quota_id: str | None = None  # the quota that a 429 names, e.g. `GenerateRequestsPerDayPerProjectPerModel-FreeTier`
+    # What a server asks for although the day's quota is used up: it speaks for a shorter window, and is worth one try.
+    shorter_delay_s: float | None = None
 
     @property
     def code(self) -> str:

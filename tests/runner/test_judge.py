@@ -453,3 +453,19 @@ def test_a_body_of_ten_megabytes_is_judged_at_once(body):
 
     assert verdict.reason is Reason.INVALID_REQUEST
     assert time.perf_counter() - started < 0.5  # about 10 ms; the bound leaves room for a busy machine
+
+
+def test_a_days_quota_keeps_the_delay_that_speaks_for_a_shorter_window_apart():
+    details = [
+        {
+            "@type": "type.googleapis.com/google.rpc.QuotaFailure",
+            "violations": [{"quotaId": "GenerateRequestsPerDayPerProjectPerModel-FreeTier"}],
+        },
+        {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "36s"},
+    ]
+    body = {"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "message": "Quota exceeded.", "details": details}}
+
+    verdict = classify_http_error(429, json.dumps(body))
+
+    assert verdict.reason is Reason.DAILY_QUOTA_EXHAUSTED
+    assert (verdict.retry_after_s, verdict.shorter_delay_s) == (None, 36.0)

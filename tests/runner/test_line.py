@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from nights import DAY_LEFT_S, failed
 from parked.gates import Gates
-from parked.line import RESUME_S, Line
-from parked.news import Go, Rests
+from parked.line import DAY_DELAY_S, RESUME_S, Line
+from parked.news import Go, Rests, Wait
 from parked.policy import Policy, Rest
 from parked.verdict import Reason
 
@@ -47,3 +49,15 @@ def test_a_try_that_fails_after_the_time_to_wait_is_over_is_the_last_one(line):
     meet_a_dead_key(line, tried, RESUME_S)
 
     assert line.is_paused_for_good("m")
+
+
+@pytest.mark.parametrize(("named_s", "tried_after_s"), [(36.0, 36.0), (None, DAY_DELAY_S)])
+def test_a_days_quota_is_tried_once_more_after_the_delay_that_it_names(line, named_s, tried_after_s):
+    refusal = replace(failed(Reason.DAILY_QUOTA_EXHAUSTED, quota_id="PerDay"), shorter_delay_s=named_s)
+    line.ended(start(line, 0.0), refusal, 0.0, jitter=0.5, day_left_s=DAY_LEFT_S)
+
+    assert isinstance(line.next(tried_after_s - 0.1), Wait)
+    tried = start(line, tried_after_s)
+    line.ended(tried, refusal, tried_after_s, jitter=0.5, day_left_s=DAY_LEFT_S)
+
+    assert line.is_paused("m")
