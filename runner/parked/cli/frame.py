@@ -21,7 +21,7 @@ from parked import logs
 from parked.cli.exits import Exit, exit_of
 from parked.cli.nearest import did_you_mean
 from parked.cli.output import hint
-from parked.cli.signals import Stopped, stopping
+from parked.cli.signals import Stopped, arrivals, stopping
 from parked.errors import OutputFailed, ParkedError, SettingsError
 from parked.settings import Settings, refuse_unknown
 from parked.version import __version__
@@ -111,10 +111,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = exc.status if isinstance(exc, Stopped) else Exit.INTERRUPTED
     except Exception as exc:  # noqa: BLE001 - the outermost place: everything becomes a sentence and a status
         _forget_output()
-        if "--debug" in words:
-            traceback.print_exc()
-        hint(f"parked: {_sentence(exc)}")
-        status = exit_of(exc)
+        if arrivals().broke_off:  # some libraries make an error of their own of what breaks them off
+            status = arrivals().exit()
+        else:
+            if "--debug" in words:
+                traceback.print_exc()
+            hint(f"parked: {_sentence(exc)}")
+            status = exit_of(exc)
     return int(status)
 
 

@@ -43,6 +43,7 @@ class Arrivals:
 
     def __init__(self) -> None:
         self.first: signal.Signals | None = None
+        self.broke_off = False  # whether it has raised `Stopped` in the midst of something
         self._first_at = 0.0
 
     def hear(self, number: int) -> Heard:
@@ -73,6 +74,7 @@ def stopping() -> Iterator[None]:
     _arrivals = Arrivals()
 
     def stop(number: int) -> None:
+        _arrivals.broke_off = True
         raise Stopped(STATUS[signal.Signals(number)])
 
     with _handled_by(stop):

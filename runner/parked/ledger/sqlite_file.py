@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -212,17 +213,28 @@ def patiently(act: Callable[[], T], *, monotonic: Callable[[], float] = time.mon
 
 def interruptibly(connection: sqlite3.Connection, act: Callable[[], T]) -> T:
     """Do what keeps SQLite busy for long, so that a signal can end it: whoever waits inside SQLite hears of none."""
-    from concurrent.futures import ThreadPoolExecutor, wait
+    from concurrent.futures import Future, wait
 
-    with ThreadPoolExecutor(1, "parked-sqlite") as beside:
-        doing = beside.submit(act)
+    doing: Future[T] = Future()
+
+    def do() -> None:
+        if not doing.set_running_or_notify_cancel():
+            return
         try:
-            return doing.result()
-        except BaseException:
-            while not doing.done():
-                connection.interrupt()  # without effect between two statements, so again
-                wait([doing], timeout=INTERRUPT_AGAIN_S)
-            raise
+            doing.set_result(act())
+        except BaseException as exc:  # noqa: BLE001 - raised to whoever waits
+            doing.set_exception(exc)
+
+    # No executor: a signal that comes while it starts its thread leaves that one behind, inside SQLite, and the
+    # connection would be closed under it.
+    try:
+        threading.Thread(target=do, name="parked-sqlite", daemon=True).start()
+        return doing.result()
+    except BaseException:
+        while not doing.cancel() and not doing.done():
+            connection.interrupt()  # without effect between two statements, so again
+            wait([doing], timeout=INTERRUPT_AGAIN_S)
+        raise
 
 
 def explain(exc: Exception, path: Path) -> Exception:

@@ -26,7 +26,7 @@ BATCH_OPERATIONS: Final = 256
 BATCH_BYTES: Final = 8_000_000
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
-TRIES: Final = 3  # of a batch that the database breaks off for another's sake, or whose connection ends
+TRIES: Final = 5  # of a batch that the database breaks off for another's sake, or whose connection ends
 
 # Which method of a store takes an operation.
 METHODS: Final[dict[type, str]] = {

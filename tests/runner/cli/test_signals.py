@@ -54,6 +54,23 @@ def test_what_whoever_started_the_command_has_ignored_stays_ignored():
     assert after("SIGINT", before="signal.signal(signal.SIGINT, signal.SIG_IGN)") == (0, "None")
 
 
+def test_a_library_that_makes_another_error_of_a_signal_does_not_hide_it(tmp_path):
+    """As pydantic does, where it is broken off while it builds a class."""
+    (tmp_path / "building.py").write_text(
+        "import os, signal\n"
+        "try:\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "except BaseException:\n"
+        "    raise TypeError('error building a validator') from None\n"
+    )
+    (tmp_path / "jobs.jsonl").write_text('{"job_id": "a", "model": "m", "payload": {"contents": "x"}}\n')
+    command = [sys.executable, "-m", "parked.cli", "run", "jobs.jsonl", "--call", "building:call"]
+
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (143, "")
+
+
 def test_a_loop_that_handled_signals_leaves_them_as_it_found_them():
     async def watch():
         for number in signals.STATUS:
