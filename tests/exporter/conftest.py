@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import os
 import queue
 import signal
@@ -24,6 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from parked.ledger import Ledger, open_ledger
 from parked.ledger import operations as op
 from parked.ledger.codec import encode, encode_answer, identity
+from parked.simulator import Simulator
 from parked.verdict import Kind, Reason, Scope
 from parked_exporter import metrics
 
@@ -117,6 +119,26 @@ class Pipeline:
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'parked.db'}"
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Simulator]:
+    """The simulator, where the SDK looks for the API."""
+    with Simulator() as simulator:
+        monkeypatch.setenv("GEMINI_API_KEY", "k")
+        monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", simulator.url)
+        yield simulator
+
+
+@pytest.fixture
+def events(caplog: pytest.LogCaptureFixture) -> Callable[[str], list[dict[str, Any]]]:
+    """Returns a function that gives the fields of all records of a name."""
+    caplog.set_level(logging.DEBUG)
+
+    def named(name: str) -> list[dict[str, Any]]:
+        return [record.parked_fields for record in caplog.records if record.getMessage() == name]  # type: ignore[attr-defined]
+
+    return named
 
 
 @pytest.fixture

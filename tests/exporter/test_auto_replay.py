@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import threading
 import time
@@ -23,7 +22,6 @@ from parked.ledger.codec import encode, identity
 from parked.ledger.counters import Metric
 from parked.ledger.store import Filters
 from parked.policy import Policy
-from parked.simulator import Simulator
 from parked.simulator import replies as reply
 from parked.verdict import Kind, Reason, Scope
 from parked_exporter import auto_replay, metrics
@@ -41,15 +39,6 @@ SETTINGS = AutoReplay({"*": 1800.0}, classes=("exhausted:*", "orphaned:not_sent"
 @pytest.fixture
 def url(url_on_each_database):
     return url_on_each_database
-
-
-@pytest.fixture
-def api(monkeypatch):
-    """The simulator, where the SDK looks for the API."""
-    with Simulator() as simulator:
-        monkeypatch.setenv("GEMINI_API_KEY", "k")
-        monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", simulator.url)
-        yield simulator
 
 
 @pytest.fixture
@@ -92,16 +81,6 @@ def jobs(ledger):
         with ledger.ask() as reader:
             assert reader.imbalances(thorough=True) == []
             return [row.job_id for row in reader.jobs(Filters(), states=(state,))]
-
-    return named
-
-
-@pytest.fixture
-def events(caplog):
-    caplog.set_level(logging.INFO)
-
-    def named(name):
-        return [record.parked_fields for record in caplog.records if record.getMessage() == name]
 
     return named
 

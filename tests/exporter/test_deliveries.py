@@ -110,16 +110,6 @@ def taken(tmp_path):
     return read
 
 
-@pytest.fixture
-def events(caplog):
-    caplog.set_level(logging.INFO)
-
-    def named(name):
-        return [record.parked_fields for record in caplog.records if record.getMessage() == name]
-
-    return named
-
-
 def new_answers(ledger):
     """What `parked answers --new` would give out."""
     from parked.ledger.store import Filters

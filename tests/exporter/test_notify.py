@@ -1,7 +1,6 @@
 """The summary on its way to a real receiver over HTTP, by the real Apprise."""
 
 import json
-import logging
 import os
 import queue
 import subprocess
@@ -104,16 +103,6 @@ def receiver(receivers):
 @pytest.fixture
 def url(url_on_each_database):
     return url_on_each_database
-
-
-@pytest.fixture
-def events(caplog):
-    caplog.set_level(logging.DEBUG)
-
-    def named(name):
-        return [record.parked_fields for record in caplog.records if record.getMessage() == name]
-
-    return named
 
 
 def at(moment):

@@ -1,6 +1,5 @@
 """The sidecar's tasks on a real ledger: run by hand, and by the scheduler."""
 
-import logging
 import queue
 import threading
 from datetime import UTC, datetime
@@ -33,16 +32,6 @@ SWEEP, AUDIT, SUMMARY, FULL_AUDIT = schedule.SCHEDULE
 @pytest.fixture
 def context():
     return Context(now=lambda: 1_772_000_000.0)
-
-
-@pytest.fixture
-def events(caplog):
-    caplog.set_level(logging.DEBUG)
-
-    def named(name):
-        return [record.parked_fields for record in caplog.records if record.getMessage() == name]
-
-    return named
 
 
 def unaccounted(url):

@@ -18,7 +18,6 @@ from parked.job import State
 from parked.ledger import open_ledger
 from parked.ledger.store import Filters
 from parked.policy import Policy
-from parked.simulator import Simulator
 from parked.simulator import replies as reply
 from parked.telemetry import Spans
 
@@ -31,15 +30,6 @@ AT_ONCE = {"PARKED_MAX_ATTEMPTS": "1", "PARKED_MAX_OUTAGE_S": "0"}  # each failu
 @pytest.fixture
 def url(url_on_each_database):
     return url_on_each_database
-
-
-@pytest.fixture
-def api(monkeypatch):
-    """The simulator, where the SDK of the sidecar looks for the API."""
-    with Simulator() as simulator:
-        monkeypatch.setenv("GEMINI_API_KEY", "k")
-        monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", simulator.url)
-        yield simulator
 
 
 @pytest.fixture
