@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -97,6 +98,15 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, one_auth
     # The SDK reads all authorities for each of its clients, which takes 70 ms; the simulator speaks no TLS.
     monkeypatch.setenv("SSL_CERT_FILE", one_authority)
     monkeypatch.delenv("SSL_CERT_DIR", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """A command that ran in this process leaves no handler behind: its stream is the test's, and closed after it."""
+    handlers, level = logging.root.handlers[:], logging.root.level
+    yield
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 import shlex
 import shutil
@@ -144,7 +143,7 @@ class Morning:
 
 
 @pytest.fixture
-def morning(night, tmp_path, monkeypatch, capsys) -> Iterator[Morning]:
+def morning(night, tmp_path, monkeypatch, capsys) -> Morning:
     folder, api = night
     here = tmp_path / "morning"
     shutil.copytree(folder, here)
@@ -152,10 +151,7 @@ def morning(night, tmp_path, monkeypatch, capsys) -> Iterator[Morning]:
     monkeypatch.setenv("PARKED_LEDGER", f"sqlite:///{here}/parked.db")
     monkeypatch.setenv("GEMINI_API_KEY", "k")
     monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", api.url)
-    handlers, level = logging.root.handlers[:], logging.root.level
-    yield Morning(here, capsys)
-    logging.root.handlers[:] = handlers
-    logging.root.setLevel(level)
+    return Morning(here, capsys)
 
 
 @pytest.mark.parametrize("line", COMMANDS)

@@ -1,7 +1,6 @@
 """A real ledger with a story in it, and the `parked` command run in this process."""
 
 import json
-import logging
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,17 +47,14 @@ def no_ledger(url: str) -> Callable[[], bool]:
 
 
 @pytest.fixture
-def parked(capsys: pytest.CaptureFixture[str], url: str) -> Iterator[Callable[..., Said]]:
+def parked(capsys: pytest.CaptureFixture[str], url: str) -> Callable[..., Said]:
     """Returns a function that runs a command and returns its status and what it wrote."""
-    handlers, level = logging.root.handlers[:], logging.root.level
 
     def run(*words: str) -> Said:
         status = main(words)
         return Said(status, *capsys.readouterr())
 
-    yield run
-    logging.root.handlers[:] = handlers
-    logging.root.setLevel(level)
+    return run
 
 
 class Story:
