@@ -5,7 +5,7 @@ A label that is misspelt is no error in PromQL: it matches nothing, or groups ev
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import promql_parser as promql
 
@@ -20,6 +20,28 @@ def labels_of(expression: str, series: Mapping[str, frozenset[str]]) -> frozense
         ValueError: it doesn't parse, names a series that isn't there, or a label that its operand doesn't have.
     """
     return _labels(promql.parse(expression), series)
+
+
+def names_in(expression: str) -> set[str]:
+    """Return the names of the series that an expression asks for."""
+    return set(_names(promql.parse(expression)))
+
+
+def _names(node: promql.Expr) -> Iterator[str]:
+    match node:
+        case promql.VectorSelector():
+            assert node.name is not None
+            yield node.name
+        case promql.MatrixSelector():
+            yield from _names(node.vector_selector)
+        case promql.ParenExpr() | promql.UnaryExpr() | promql.SubqueryExpr() | promql.AggregateExpr():
+            yield from _names(node.expr)
+        case promql.Call():
+            for argument in node.args:
+                yield from _names(argument)
+        case promql.BinaryExpr():
+            yield from _names(node.lhs)
+            yield from _names(node.rhs)
 
 
 def _labels(node: promql.Expr, series: Mapping[str, frozenset[str]]) -> frozenset[str]:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from expressions import names_in
 from parked.simulator import Request, Simulator
 from parked.simulator import replies as reply
 from servers import free_port, missing, wait_until
@@ -109,7 +110,7 @@ class Stack(NamedTuple):
     api: Simulator
     phone: Phone
     folder: Path
-    environment: Mapping[str, str]
+    environment: dict[str, str]  # of what is started from now on
     prometheus: str
     start_sidecar: Callable[[], AbstractContextManager[object]]
 
@@ -149,6 +150,8 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
         phone = Phone()
         stack.callback(phone.close)
         environment |= {"GEMINI_API_KEY": "k", "GOOGLE_GEMINI_BASE_URL": api.url}
+        # An outage is not waited for.
+        environment["PARKED_MAX_OUTAGE_S"] = "0"
         environment |= {"PARKED_LEDGER": f"sqlite:///{tmp_path}/parked.db", "PYTHONPATH": os.pathsep.join(sys.path)}
         edit(folder / "prometheus.yml", lambda config: of_every_second(config, sidecar, alertmanager))
         edit(folder / "alertmanager.yml", lambda config: with_webhooks(config, phone.url))
@@ -206,11 +209,8 @@ def write_jobs(file: Path, prompts: list[str]) -> None:
     file.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
 
 
-# What the story doesn't touch.
-NO_SERIES = {
-    "ledger_pipeline_result:parked_replayed_jobs_total:sum",
-    "ledger_pipeline_result:parked_replayed_jobs:increase2h",
-}
+# What only users say, in expected.yml.
+EXPECTED = {"pipeline:parked_expected_interval:seconds", "ledger:parked_expected_absence:seconds"}
 
 
 def test_a_dead_key_and_a_killed_runner_reach_a_phone_within_seconds_and_end_once_they_are_mended(stack):
@@ -277,17 +277,28 @@ def test_a_dead_key_and_a_killed_runner_reach_a_phone_within_seconds_and_end_onc
     assert stack.query("sum(ledger_pipeline_error_class_reason:parked_jobs:sum)") == 1.0
     assert stack.query("ALERTS{alertname='ParkedPermanentFailure', alertstate='firing'}") == 1.0
 
+    # Meanwhile an outage of a minute parks a job; nobody but the sidecar replays it.
+    write_jobs(stack.folder / "captions.jsonl", ["late"])
+    stack.api.answers(lambda request: reply.overloaded())
+    assert stack.run("run", "captions.jsonl", "--pipeline", "captions", "--max-attempts", "1") == 1
+
+    stack.environment["PARKED_AUTO_REPLAY"] = "captions=1m"
+
     stack.api.answers(None)
     assert stack.run("replay", "--class", "permanent:prompt_blocked", "--apply") == 0
     assert "resolved" not in {one.status for one in stack.phone.told if one.labels == refused.labels}
     with stack.sidecar():
         stack.phone.rings("ParkedPermanentFailure", "resolved")
+        wait_until(lambda: stack.query("ledger_pipeline_result:parked_replayed_jobs_total:sum") == 1.0)
+        assert stack.query("sum(parked_jobs)") == 0.0
 
     told = {one.labels["alertname"] for one in stack.phone.told}
     assert told == {"ParkedConfigurationFault", "ParkedOrphans", "ParkedPermanentFailure"}
     groups = json.loads(get(f"{stack.prometheus}/api/v1/rules"))["data"]["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
     assert [(rule["name"], rule["lastError"]) for rule in rules if rule["health"] != "ok"] == []
-    names = json.loads(get(f"{stack.prometheus}/api/v1/label/__name__/values"))["data"]
-    records = {rule["name"] for rule in rules if rule["type"] == "recording"}
-    assert records - set(names) == NO_SERIES
+    there = set(json.loads(get(f"{stack.prometheus}/api/v1/label/__name__/values"))["data"])
+    recorded = {rule["name"] for rule in rules if rule["type"] == "recording"}
+    asked = set[str]().union(*(names_in(rule["query"]) for rule in rules))
+    assert recorded - there == set()
+    assert asked - there == EXPECTED
