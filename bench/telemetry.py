@@ -3,8 +3,9 @@
     python bench/telemetry.py [--seconds 30] [--rate 1000] [--takes 0.25]
 
 `parked run` makes no-op attempts at that rate, each with a span for its job and one for itself, and an OTLP receiver in
-a process of its own takes so many seconds for each request. Next to it the same with the sizes that OpenTelemetry's SDK
-has by itself, and with a collector that is far too slow: what is lost there must be what the command says.
+a process of its own takes so many seconds for each request. Next to it the same spans without jobs behind them, since
+the ledger keeps the rate down; then with the sizes that OpenTelemetry's SDK has by itself, and with a collector that is
+far too slow: what is lost there must be what the command says.
 
 Ends with status 1 if parked lost a span to the first collector, or said another number than was lost.
 """
@@ -37,6 +38,7 @@ class Case(NamedTuple):
     name: str
     takes_s: float
     env: dict[str, str]
+    spans_alone: bool = False
 
 
 class Result(NamedTuple):
@@ -99,17 +101,44 @@ def measure(case: Case, *, jobs: int, rate: int) -> Result:
         env["PYTHONPATH"] += os.pathsep + str(HERE)
         env |= {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}", **case.env}
         words = ["run", "jobs.jsonl", "--call", "noop:answer", "--concurrency", "64", "--rpm", str(rate * 60)]
+        command = [sys.executable, "-m", "parked.cli", *words, "--out", "answers.jsonl"]
+        if case.spans_alone:
+            command = [sys.executable, __file__, "--emit", "--rate", str(rate), "--seconds", str(jobs // rate)]
         began = time.monotonic()
         ran = subprocess.run(
-            [sys.executable, "-m", "parked.cli", *words, "--out", "answers.jsonl"],
+            command,
             cwd=folder, env=env, capture_output=True, text=True, check=False,
         )  # fmt: skip
         seconds = time.monotonic() - began
         if ran.returncode != 0:
-            raise SystemExit(f"parked run failed:\n{ran.stderr[-3000:]}")
+            raise SystemExit(f"{case.name} failed:\n{ran.stderr[-3000:]}")
         received, _ = receiver.communicate()
         said = re.search(r"spans_lost spans=(\d+)", ran.stderr)
         return Result(seconds, int(received), int(said[1]) if said else 0)
+
+
+def emit(seconds: int, rate: int) -> None:
+    """Begin and end the spans of jobs with one attempt each, at that rate, as a run does."""
+    from parked.ledger import open_ledger
+    from parked.ledger import operations as op
+    from parked.ledger.codec import encode, identity
+    from parked.telemetry import JobName, Spans
+    from parked.tracing import tracing
+
+    with open_ledger("sqlite:///one.db") as ledger:
+        accept = op.Accept("p", "", "j", "m", encode("p"), identity("p"), start_for=ledger.owner_id)
+        row = ledger.record(accept).row
+        answer = op.Answer(row.id, ledger.owner_id, 1, encode("a"), op.Closing(tokens_in=3, tokens_out=5))
+        answered = ledger.record(answer)
+    with tracing("parked"):
+        spans, began = Spans(), time.monotonic()
+        for number in range(seconds * rate):
+            time.sleep(max(0.0, began + number / rate - time.monotonic()))
+            job = spans.job(JobName("p", "", f"j-{number}", "m"))
+            with job.asking(1):
+                pass
+            job.recorded(answer, ("STOP",))
+            job.end(answered)
 
 
 def main() -> int:
@@ -118,7 +147,11 @@ def main() -> int:
     parser.add_argument("--rate", type=int, default=1000, help="attempts a second")
     parser.add_argument("--takes", type=float, default=0.25, help="seconds that the collector takes for a request")
     parser.add_argument("--collector", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--emit", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.emit:
+        emit(args.seconds, args.rate)
+        return 0
     if args.collector is not None:
         receive(args.collector)
         return 0
@@ -127,6 +160,7 @@ def main() -> int:
     wanted = jobs * SPANS_A_JOB
     cases = [
         Case("parked", args.takes, {}),
+        Case("parked, the spans alone", args.takes, {}, spans_alone=True),
         Case("the SDK's own sizes", args.takes, SDK_SIZES),
         Case("parked, and a collector that is far too slow", args.takes * FAR_TOO_SLOW, {}),
     ]
@@ -145,7 +179,8 @@ def main() -> int:
         ],
     )
     is_told = all(wanted - found.received == found.said_lost for found in results.values())
-    return 0 if results["parked"].received == wanted and is_told else 1
+    lost_none = all(results[name].received == wanted for name in ("parked", "parked, the spans alone"))
+    return 0 if lost_none and is_told else 1
 
 
 if __name__ == "__main__":
