@@ -388,7 +388,7 @@ def test_who_comes_before_a_breaking_step_has_begun_is_waited_for(url, file, mon
 
 
 def test_every_migration_says_whether_it_is_additive():
-    assert [step.number for step in STEPS] == list(range(1, len(STEPS) + 1))
+    assert [step.number for step in STEPS] == sorted({step.number for step in STEPS})
     assert all(step.statements for step in STEPS)
 
 
