@@ -33,6 +33,7 @@ from parked.ledger.sqlite_file import (
     file_id,
     make_sure,
     patiently,
+    refuse_exposed,
 )
 from parked.ledger.sqlite_schema import SqliteSchema
 from parked.ledger.statements import load
@@ -544,6 +545,8 @@ class SqliteDatabase:
         make_sure(self._path, create=create, mode=self._mode)
         with closing(connect(self._path)) as connection:
             schema = SqliteSchema(connection, self._path, clock=self._clock)
+            if schema.applied() is not None or create:  # else it is none
+                refuse_exposed(self._path)
             done = bring_up_to_date(schema, create=create, upgrade=upgrade, steps=migrations("sqlite"))
             schema.see_to_wal()
             return done
