@@ -23,7 +23,7 @@ from parked.verdict import Kind, Reason, Scope
 
 KEY = "b2xkIG9sZCBvbGQgb2xkIG9sZCBvbGQgb2xkIG9sZCE="
 NEW_KEY = "bmV3IG5ldyBuZXcgbmV3IG5ldyBuZXcgbmV3IG5ldyE="
-SECRET = "the patient's name is Kowalski"
+SECRET = "the patient's name is Brzechwa"
 PAYLOAD = {"contents": SECRET}
 SAID = Closing(
     kind=Kind.UNKNOWN, reason=Reason.UNCLASSIFIED, scope=Scope.JOB, message=f"can't do: {SECRET} \N{SNOWMAN}"
@@ -35,7 +35,7 @@ OMITTING = Vault(omits=True)
 
 @pytest.fixture
 def files(request: pytest.FixtureRequest, database: str, tmp_path: Path) -> Callable[[], bytes]:
-    """Returns a function that reads all that the database has on disk, PostgreSQL's log of changes included."""
+    """Returns a function that reads all that the database has on disk, but for PostgreSQL's log of changes."""
     if database == "sqlite":
         return lambda: b"".join(file.read_bytes() for file in sorted(tmp_path.glob("parked.db*")))
     server = request.getfixturevalue("postgres")
@@ -85,7 +85,7 @@ def test_no_byte_of_a_text_is_in_the_database(url, files, worked, vault):
         held = files()
 
     assert b"job" in held
-    assert b"Kowalski" not in held
+    assert b"Brzechwa" not in held
     assert KEY.encode() not in held
 
 
@@ -222,7 +222,7 @@ def test_a_copy_stays_encrypted_with_its_keys(url, tmp_path, worked):
 
     copy(url, target)
 
-    assert b"Kowalski" not in (tmp_path / "copy.db").read_bytes()
+    assert b"Brzechwa" not in (tmp_path / "copy.db").read_bytes()
     with open_ledger(target, vault=SEALING) as ledger, ledger.ask() as reader:
         assert codec.decode(reader.answer(answered.id).body) == {"text": SECRET}
         assert {a.message for a in reader.attempts(parked.id)} == {SAID.message}
