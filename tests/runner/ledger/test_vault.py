@@ -17,7 +17,7 @@ from parked.ledger import operations as op
 from parked.ledger.copying import copy
 from parked.ledger.operations import Closing
 from parked.ledger.store import Filters
-from parked.ledger.vault import Vault, key_id, vault_of
+from parked.ledger.vault import MAKE_ONE, Vault, key_id, vault_of
 from parked.settings import Settings
 from parked.verdict import Kind, Reason, Scope
 
@@ -264,12 +264,16 @@ def test_keys_come_from_a_file_a_line_each(tmp_path):
     assert vault.opened(SEALING.sealed(codec.encode(1))) == codec.encode(1)
 
 
-def test_the_key_that_the_documentation_makes_is_one():
-    made = subprocess.run(
-        ["sh", "-c", "openssl rand -base64 32 | tr +/ -_"], capture_output=True, text=True, check=True
-    ).stdout
+def test_the_key_that_the_documentation_makes_is_one(tmp_path):
+    page = (Path(__file__).parents[3] / "docs/security.md").read_text()
+    (line,) = [line.strip() for line in page.splitlines() if "openssl" in line]
 
-    assert Settings.load(env={"PARKED_STORE_KEYS": made}).store_keys == (made.strip(),)
+    subprocess.run(["sh", "-c", line], cwd=tmp_path, check=True)
+
+    file = tmp_path / "store.key"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert Settings.load(env={"PARKED_STORE_KEYS_FILE": str(file)}).store_keys == (file.read_text().strip(),)
+    assert MAKE_ONE.partition("`")[2].rstrip("`") in line
 
 
 def test_a_plain_ledger_imports_no_cryptography(tmp_path):
