@@ -15,7 +15,7 @@ COPY exporter exporter
 ENV PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /opt/pip \
     && python -m venv --without-pip /opt/parked \
-    && /opt/pip/bin/python -m pip --python /opt/parked/bin/python install '.[exporter,notify,postgres]'
+    && /opt/pip/bin/python -m pip --python /opt/parked/bin/python install '.[encrypted,exporter,notify,postgres]'
 
 FROM python:3.11-slim-bookworm
 COPY --from=build /opt/parked /opt/parked

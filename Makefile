@@ -75,7 +75,7 @@ pictures: $(VENV)/installed-dev
 constraints: $(VENV)/installed
 	@$(PYTHON) -m venv --clear $(VENV)/fresh
 	@env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT $(VENV)/fresh/bin/python -m pip --quiet --disable-pip-version-check \
-	  install --editable '.[exporter,notify,postgres]' hatchling editables $$($(DEV_TOOLS))
+	  install --editable '.[encrypted,exporter,notify,postgres]' hatchling editables $$($(DEV_TOOLS))
 	@{ grep '^#' constraints.txt; $(VENV)/fresh/bin/python -m pip freeze --exclude-editable; } > $(VENV)/constraints.txt
 	@mv $(VENV)/constraints.txt constraints.txt
 
@@ -92,7 +92,7 @@ $(BIN)/python:
 
 $(VENV)/installed: pyproject.toml constraints.txt runner/parked/version.py | $(BIN)/python
 	@echo "Installing parked into $(VENV) ..."
-	@$(PIP) install --editable '.[exporter,notify,postgres]'
+	@$(PIP) install --editable '.[encrypted,exporter,notify,postgres]'
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed

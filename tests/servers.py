@@ -405,3 +405,46 @@ def pooled_url(postgres: Postgres, postgres_url: str) -> Iterator[str]:
             pooler.stop()
     finally:
         shutil.rmtree(folder)
+
+
+@pytest.fixture
+def collector(tmp_path: Path) -> Iterator[tuple[str, Callable[[], str]]]:
+    """A real OTLP receiver that prints the spans it gets; returns its address and a function that ends it."""
+    import rotel
+
+    http, grpc = free_port(), free_port()
+    printed: list[str] = []
+    process = subprocess.Popen(
+        [
+            str(Path(rotel.__file__).parent / "rotel-agent"), "start", "--exporter", "blackhole",
+            "--otlp-http-endpoint", f"127.0.0.1:{http}", "--otlp-grpc-endpoint", f"127.0.0.1:{grpc}",
+            "--debug-log", "traces", "--debug-log-verbosity", "detailed", "--pid-file", str(tmp_path / "rotel.pid"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    reader = threading.Thread(target=printed.extend, args=(process.stdout,), daemon=True)
+    reader.start()
+    _wait_for_port(http)
+
+    def received() -> str:
+        process.terminate()
+        process.wait(20)
+        reader.join(20)
+        return "".join(printed)
+
+    yield f"http://127.0.0.1:{http}", received
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def _wait_for_port(port: int, timeout_s: float = 20.0) -> None:
+    ends, pause = time.monotonic() + timeout_s, threading.Event()
+    while time.monotonic() < ends:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        pause.wait(0.02)
+    raise AssertionError(f"nothing listens on port {port}")

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
-import threading
-import time
 import urllib.request
 from collections import Counter
-from pathlib import Path
 
 import pytest
-import rotel
 
 from parked.simulator import Simulator
 from parked.simulator import replies as reply
@@ -48,38 +42,6 @@ FATES = {
     "once refused": (reply.rate_limited(retry_delay_s=0.1), None),
 }
 JOBS = 60
-
-
-@pytest.fixture
-def collector(tmp_path):
-    """A real OTLP receiver that prints the spans it gets; returns its address and a function that ends it."""
-    http, grpc = free_port(), free_port()
-    printed: list[str] = []
-    process = subprocess.Popen(
-        [
-            str(Path(rotel.__file__).parent / "rotel-agent"), "start", "--exporter", "blackhole",
-            "--otlp-http-endpoint", f"127.0.0.1:{http}", "--otlp-grpc-endpoint", f"127.0.0.1:{grpc}",
-            "--debug-log", "traces", "--debug-log-verbosity", "detailed", "--pid-file", str(tmp_path / "rotel.pid"),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    reader = threading.Thread(target=printed.extend, args=(process.stdout,), daemon=True)
-    reader.start()
-    _wait_for_port(http)
-
-    def received() -> str:
-        process.terminate()
-        process.wait(20)
-        reader.join(20)
-        return "".join(printed)
-
-    yield f"http://127.0.0.1:{http}", received
-    process.kill()
-    process.wait()
-    process.stdout.close()
 
 
 def test_every_failing_job_ends_parked_with_the_right_class_and_every_other_is_answered_once(on_disk, collector):
@@ -123,15 +85,6 @@ def test_every_failing_job_ends_parked_with_the_right_class_and_every_other_is_a
     for secret in ("secret-key", "describe", "bad field"):
         assert secret not in spans
         assert secret not in run.stderr
-
-
-def _wait_for_port(port: int, timeout_s: float = 20.0) -> None:
-    ends, pause = time.monotonic() + timeout_s, threading.Event()
-    while time.monotonic() < ends:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return
-        pause.wait(0.02)
-    raise AssertionError(f"nothing listens on port {port}")
 
 
 def _prompt(n: int) -> str:

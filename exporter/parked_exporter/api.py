@@ -24,6 +24,7 @@ from parked.cli.output import command_line
 from parked.errors import SettingsError
 from parked.ledger import full_name, look_into
 from parked.ledger.store import Reader
+from parked.ledger.vault import PLAIN_VAULT, Vault
 from parked_exporter.collector import DEADLINE_S
 
 FILTERS: Final = ("pipeline", "batch", "model", "class", "reason", "fingerprint", "job", "since", "until")
@@ -66,7 +67,7 @@ PAGES: Final = {
 _places = threading.BoundedSemaphore(AT_ONCE)
 
 
-def answer(page: Page, query: str, *, ledger_url: str) -> dict[str, Any]:
+def answer(page: Page, query: str, *, ledger_url: str, vault: Vault = PLAIN_VAULT) -> dict[str, Any]:
     """Return what a page holds for a query string.
 
     Raises:
@@ -79,7 +80,7 @@ def answer(page: Page, query: str, *, ledger_url: str) -> dict[str, Any]:
         raise Busy
     try:
         args.ledger = where = full_name(ledger_url)  # for the commands that an answer names, too
-        with look_into(ledger_url, patience_s=DEADLINE_S) as reader:
+        with look_into(ledger_url, patience_s=DEADLINE_S, vault=vault) as reader:
             return page.answer(args, reader, where)
     finally:
         _places.release()

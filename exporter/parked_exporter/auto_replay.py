@@ -141,7 +141,7 @@ def _replay(ledger: Ledger, context: Context, settings: AutoReplay, pipeline: st
         from parked.replays import Results, choose, entered
 
         callers = Callers(ledger, settings.policy, stand_in=settings.call)
-        refusal = _refusal(callers, settings.told)
+        refusal = _refusal(callers, settings.told, unreadable=reader.unreadable(State.PARKED, pipeline=pipeline))
         may = (row for row in candidates(reader, settings, pipeline, now=now) if refusal(row) is None)
         choice = choose(islice(may, LOOKED_AT), limit=None, now=now, refusal=refusal)
     if not choice.jobs:
@@ -157,21 +157,29 @@ def _replay(ledger: Ledger, context: Context, settings: AutoReplay, pipeline: st
             _tell(pipeline, replay_id, results, for_s=context.monotonic() - began)
 
 
-def _refusal(callers: Callers, told: set[str]) -> Callable[[op.JobRow], str | None]:
-    """Why a job can't be called here, None if it can; each reason is logged once."""
+def _refusal(callers: Callers, told: set[str], *, unreadable: Mapping[int, str]) -> Callable[[op.JobRow], str | None]:
+    """Why a job can't be called here, None if it can; each reason is logged once.
+
+    `unreadable` are the jobs whose payload can't be read here, and why.
+    """
     known: dict[op.Called, str | None] = {}
 
     def missing(called: op.Called) -> str | None:
         try:
             callers.running(called)
         except SettingsError as exc:
-            if str(exc) not in told:
-                told.add(str(exc))
-                log.warning("jobs_left", extra=fields(caller=called.caller, checker=called.checker, why=str(exc)))
-            return str(exc)
+            return tell(str(exc), caller=called.caller, checker=called.checker)
         return None
 
+    def tell(why: str, **names: str) -> str:
+        if why not in told:
+            told.add(why)
+            log.warning("jobs_left", extra=fields(**names, why=why))
+        return why
+
     def refusal(row: op.JobRow) -> str | None:
+        if row.id in unreadable:
+            return tell(f"payload {unreadable[row.id]}")
         called = op.Called(row.caller, row.checker)
         if called not in known:
             known[called] = missing(called)

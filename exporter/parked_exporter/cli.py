@@ -11,8 +11,9 @@ from parked.cli.exits import Exit
 from parked.cli.frame import Parser, Shown
 from parked.errors import ParkedError, SettingsError
 from parked.ledger import full_name
+from parked.ledger.vault import vault_of
 from parked.logs import configure
-from parked.settings import SidecarSettings, parse_duration_s, refuse_unknown, variable
+from parked.settings import SidecarSettings, StoredBodies, parse_duration_s, refuse_unknown, variable
 from parked.version import __version__
 from parked_exporter import notify
 
@@ -47,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SettingsError as exc:
         return _say(str(exc), Exit.USAGE)
     try:
+        _check_store(settings)
         if settings.notify is not None:
             notify.check(settings.notify)
     except SettingsError as exc:
@@ -107,6 +109,22 @@ def _check_functions(settings: SidecarSettings) -> None:
             from parked.named import check_function  # with what runs jobs: most sidecars have none to run
 
             check_function(variable(name), function, arguments=arguments)
+
+
+def _check_store(settings: SidecarSettings) -> None:
+    """See that texts are kept in a way that the sidecar's tasks can work with.
+
+    Raises:
+        SettingsError: there is no key; or nothing is kept that a replay could send, or a function be given.
+        LedgerUnavailable: the extra for encryption isn't installed.
+    """
+    vault_of(settings)
+    for name in ("auto_replay", "on_answer"):
+        if settings.store is StoredBodies.NONE and getattr(settings, name) is not None:
+            raise SettingsError(
+                f"{variable(name)} needs payloads and answers in the ledger, which PARKED_STORE=none keeps out of it;"
+                " leave out one of the two"
+            )
 
 
 def _duration(text: str) -> float:

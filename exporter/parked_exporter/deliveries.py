@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from parked.answerfile import AnswerLine
+from parked.errors import TextMissing
 from parked.ledger import Ledger
 from parked.ledger import operations as op
 from parked.ledger.store import AnswerRow, Undelivered
@@ -97,6 +98,8 @@ def _fault(function: Callable[[dict[str, Any]], object], answer: AnswerRow) -> s
         returned = function(AnswerLine.of(answer).as_dict())
         if inspect.isawaitable(returned):
             asyncio.run(_awaited(returned))
+    except TextMissing:  # no fault of the function: the task fails until the key is there, and no try is used up
+        raise
     except BaseException as exc:  # noqa: BLE001 - also SystemExit, which would end the task's thread and nothing else
         *_, last = traceback.extract_tb(exc.__traceback__)
         return f"{type(exc).__name__} at {Path(last.filename).name}:{last.lineno}"

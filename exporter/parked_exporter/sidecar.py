@@ -17,6 +17,7 @@ import waitress
 from parked import cron, tracing
 from parked.cli.exits import Exit
 from parked.ledger import full_name, open_ledger
+from parked.ledger.vault import vault_of
 from parked.logs import fields
 from parked.settings import Address, SidecarSettings, variable
 from parked.version import __version__
@@ -126,6 +127,7 @@ def _app(settings: SidecarSettings, schedule: Schedule | None, bound: Address) -
         lookout=Lookout(partial(look, settings.ledger)),
         tasks=schedule,
         access=Access.at(*hosts, external_url=settings.external_url, token=settings.token),
+        vault=vault_of(settings),
     )
 
 

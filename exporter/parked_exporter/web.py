@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from parked.errors import InvalidJob, LedgerUnavailable, SettingsError
+from parked.ledger.vault import PLAIN_VAULT, Vault
 from parked.version import __version__
 from parked_exporter import api
 from parked_exporter.collector import Collector, Lookout, OwnFacts
@@ -89,6 +90,7 @@ class App:
     lookout: Lookout
     tasks: Tasks | None
     access: Access
+    vault: Vault = PLAIN_VAULT  # what reads messages
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
         response = self.respond(environ)
@@ -196,7 +198,9 @@ def _landing(app: App, environ: WSGIEnvironment) -> Response:
 
 def _api(page: api.Page, app: App, environ: WSGIEnvironment) -> Response:
     try:
-        return _json(HTTPStatus.OK, api.answer(page, environ.get("QUERY_STRING", ""), ledger_url=app.ledger_url))
+        return _json(
+            HTTPStatus.OK, api.answer(page, environ.get("QUERY_STRING", ""), ledger_url=app.ledger_url, vault=app.vault)
+        )
     except LedgerUnavailable as exc:
         return _json(HTTPStatus.SERVICE_UNAVAILABLE, {"error": str(exc)})
     except (SettingsError, InvalidJob) as exc:

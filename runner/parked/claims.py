@@ -119,4 +119,5 @@ def _handful(on: Running | None, started: op.Started) -> Handful:
     assert on is not None  # only what is served was claimed
     assert started.payload is not None  # a claim always brings it
     assert row.owner_id is not None  # whoever claimed it
-    return Handful(on, [Hold(row, decode(started.payload), row.owner_id, attempt=started.attempt, claimed=True)])
+    payload = decode(on.ledger.vault.opened(started.payload))
+    return Handful(on, [Hold(row, payload, row.owner_id, attempt=started.attempt, claimed=True)])

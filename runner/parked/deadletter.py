@@ -178,10 +178,12 @@ def _taken_on(on: _Article, job: Job) -> Hold:
         known = reader.jobs_by_key(job.job_id, pipeline=PIPELINE, batch=None)
     wanted = identity(job.payload) if known else b""
     for row in known:
-        if row.state is State.PARKED and row.payload_hash == wanted and row.erased_at is None:
+        if row.state not in (State.PARKED, State.PENDING) or not on.ledger.vault.is_same(row.payload_hash, wanted):
+            continue
+        if row.state is State.PARKED and row.erased_at is None:
             replay_id = on.ledger.record(op.OpenReplay("article", who="run_with_dead_letter()", filters="{}"))
             return on.hold(row, job.payload, replay_id=replay_id)
-        if row.state is State.PENDING and row.payload_hash == wanted:
+        if row.state is State.PENDING:
             return on.hold(row, job.payload)
     on.batch = f"again-{os.urandom(4).hex()}" if known else ""
     accepted: op.Accepted = on.ledger.record(on.accept(job, start=True))

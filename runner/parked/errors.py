@@ -12,6 +12,7 @@ __all__ = [
     "ParkedError",
     "SettingsError",
     "SourceUnavailable",
+    "TextMissing",
     "TransitionError",
 ]
 
@@ -55,6 +56,20 @@ class LedgerMissing(LedgerUnavailable):
 
 class LedgerTooNew(LedgerUnavailable):
     """A newer parked has changed this ledger in a way that this version can't follow; upgrade parked."""
+
+
+class TextMissing(LedgerUnavailable):
+    """A text of the ledger can't be read here: it was never stored, or the key that it is encrypted with isn't there.
+
+    `why` says which.
+    """
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"a text of the ledger was {self.why}"
 
 
 class OutputFailed(ParkedError):

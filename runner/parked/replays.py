@@ -256,7 +256,10 @@ async def _replaying(
                 gone = Hold(job.row, None, on.ledger.owner_id, replay_id=replay_id, finished=True)
                 holds.append(gone)
                 continue
-            hold = on.hold(job.row, decode(job.payload), replay_id=replay_id)
+            # Not what was stored of it: that may be nothing.
+            given = None if mending.payloads is None else mending.payloads.get(job.row.job_id)
+            payload = decode(job.payload) if given is None else given
+            hold = on.hold(job.row, payload, replay_id=replay_id)
             hold.other_model = job.model
             holds.append(hold)
         yield Handful(on, holds)

@@ -19,7 +19,7 @@ from parked.job import ANSWERED, Job, Outcome, State, check_keys, check_name
 from parked.judge import Judged, judge_answer, judge_exception, text_of
 from parked.ledger import Ledger
 from parked.ledger import operations as op
-from parked.ledger.codec import decode, encode, encode_answer, identity
+from parked.ledger.codec import OMITTED, decode, encode, encode_answer, identity
 from parked.ledger.operations import NO_SPAN, JobRow, SpanIds
 from parked.line import Line
 from parked.lone import NamedDelays
@@ -175,6 +175,8 @@ class Running:
         def keep(call: Call) -> None:
             if not isinstance(call.outcome, Returned):
                 return
+            if self.ledger.vault.omits:  # nobody waits for it, and it isn't to be stored: the job is to be run again
+                return
             judged = self.inspect(self.judge(payload, Reply(call.outcome, duration_s=0.0)))
             if judged.verdict.ok:
                 closing = op.Closing(
@@ -206,14 +208,19 @@ class Running:
         )
 
     def answer(self, hold: Hold) -> Any:
-        """The answer of a job that has one: the one just brought, or the stored one."""
+        """The answer of a job that has one: the one just brought, or the stored one; None if it wasn't to be stored.
+
+        Raises:
+            TextMissing: it is encrypted with a key that isn't there.
+        """
         if hold.called and hold.judged is not None and hold.judged.verdict.ok:
             return hold.judged.answer
-        if hold.stored is not None:
-            return decode(hold.stored)
-        with self.ledger.ask() as reader:
-            stored = reader.answer(hold.row.id)
-        return decode(stored.body) if stored else None
+        body = hold.stored
+        if body is None:
+            with self.ledger.ask() as reader:
+                stored = reader.answer(hold.row.id)
+            body = None if stored is None else stored.body
+        return None if body is None or body.codec == OMITTED else decode(body)
 
 
 class BaseRunner(ABC):

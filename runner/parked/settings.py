@@ -81,7 +81,6 @@ class Setting(NamedTuple):
     why: str  # the reason for the default
     secret: bool = False  # has a `…_FILE` form, and is never shown
     hidden: bool = False  # may hold a password: never shown
-    planned: bool = False  # known and checked, but its feature isn't here yet: only the default is accepted
 
     @property
     def default_value(self) -> Any:
@@ -138,15 +137,13 @@ class Settings:
         values.one_of(StoredBodies),
         "How payloads, answers and messages are kept in the ledger.",
         why="a replay needs the payload, and there is no key to lose",
-        planned=True,
     )
     store_keys: tuple[str, ...] | None = _setting(
         None,
         values.FERNET_KEYS,
-        "The keys for encrypted bodies: the first encrypts, all decrypt.",
-        why="plain bodies need none",
+        "The keys for `PARKED_STORE=encrypted` (`parked[encrypted]`): the first encrypts, all decrypt.",
+        why="what is kept plain needs none",
         secret=True,
-        planned=True,
     )
     max_attempts: int = _setting(
         "4",
@@ -359,9 +356,6 @@ def _decide(name: str, setting: Setting, flag: object, env: Mapping[str, str]) -
     except ValueError:
         got = f", got {_cut(text)!r}" if setting.shown else ""
         raise SettingsError(f"{source} must be {setting.form.rule}{got}") from None  # the cause may quote a secret
-    if setting.planned and value != setting.default_value:
-        what = f"{source}={_cut(text)}" if setting.shown else source
-        raise SettingsError(f"{what} is not available in this version of parked; leave it out")
     return value
 
 
@@ -430,8 +424,7 @@ def _rows(table: Mapping[str, Setting]) -> Iterator[str]:
     for name, setting in table.items():
         names = f"`{variable(name)}`" + (f", or `{variable(name)}{_FILE}`" if setting.secret else "")
         default = "not set" if setting.default is None else f"`{setting.default}`"
-        note = " In this version only the default is accepted." if setting.planned else ""
-        yield f"| {names} | {setting.form.rule} | {default}: {setting.why} | {setting.help}{note} |"
+        yield f"| {names} | {setting.form.rule} | {default}: {setting.why} | {setting.help} |"
 
 
 if __name__ == "__main__":

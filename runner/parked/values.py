@@ -108,7 +108,7 @@ def _web_address(text: str) -> str:
 
 
 def _fernet_keys(text: str) -> tuple[str, ...]:
-    return tuple(_matching(_FERNET_KEY, key) for key in text.split(","))
+    return tuple(_matching(_FERNET_KEY, key) for key in re.split(r"\s*[,\s]\s*", text))
 
 
 def _notification_urls(text: str) -> tuple[str, ...]:
@@ -169,7 +169,7 @@ TOKEN: Final = Form(
     lambda text: _matching(rf"[!-~]{{{_MIN_TOKEN_CHARS},}}", text),
     f"at least {_MIN_TOKEN_CHARS} visible ASCII characters without a space",
 )
-FERNET_KEYS: Final = Form(_fernet_keys, "Fernet keys (44 characters of URL-safe base64), separated by commas")
+FERNET_KEYS: Final = Form(_fernet_keys, "Fernet keys (44 characters of URL-safe base64), separated by commas or lines")
 NOTIFICATION_URLS: Final = Form(_notification_urls, "one or more notification URLs, separated by spaces")
 ERROR_CLASSES: Final = Form(_error_classes, "error classes such as exhausted:* or exhausted:429, separated by commas")
 INTERVALS: Final = Form(

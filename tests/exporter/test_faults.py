@@ -78,7 +78,7 @@ def test_the_sidecar_waits_for_a_ledger_that_is_not_there_yet(start_sidecar, url
 def test_an_older_ledger_is_left_as_it_is_until_somebody_upgrades_it(start_sidecar, url, tmp_path):
     first, *later = migrations("sqlite")
     file = tmp_path / "parked.db"
-    file.touch()
+    file.touch(0o600)
     with closing(connect(file)) as connection:
         schema = SqliteSchema(connection, file, clock=time.time)
         bring_up_to_date(schema, create=True, upgrade=Upgrade.ALL, steps=[first])

@@ -179,25 +179,6 @@ def test_anything_else_is_no_length_of_time(text):
         parse_duration_s(text)
 
 
-# --- features that aren't here -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [("store", "encrypted"), ("store", "none")],
-)
-def test_a_setting_without_its_feature_is_refused_instead_of_ignored(name, text):
-    sentence = refusal({variable(name): text})
-
-    assert sentence == f"{variable(name)}={text} is not available in this version of parked; leave it out"
-
-
-def test_the_refusal_of_a_secret_does_not_show_it():
-    sentence = refusal({"PARKED_STORE_KEYS": FERNET_KEY})
-
-    assert sentence == "PARKED_STORE_KEYS is not available in this version of parked; leave it out"
-
-
 # --- secrets -----------------------------------------------------------------------------------------------------
 
 

@@ -6,14 +6,15 @@ import argparse
 import os
 import sys
 import time
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from parked.cli.exits import Exit
 from parked.cli.filters import add_filters, filters_of
 from parked.cli.ledgers import existing_ledger
-from parked.cli.output import put
-from parked.errors import OutputFailed
+from parked.cli.output import counted, hint, put
+from parked.errors import OutputFailed, TextMissing
 from parked.ledger import operations as op
 from parked.settings import Settings
 
@@ -52,12 +53,18 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
 
     filters = filters_of(args, now=time.time())
     written: list[int] = []
+    left: Counter[str] = Counter()
     with existing_ledger(settings) as ledger, ledger.ask() as reader:
         if args.new:
             ledger.record(op.HandOut(()))  # who may not mark them would get the same ones each time
         try:
             for row in reader.answers(filters, only_new=args.new):
-                put(AnswerLine.of(row).json())
+                try:
+                    line = AnswerLine.of(row)
+                except TextMissing as exc:
+                    left[exc.why] += 1
+                    continue
+                put(line.json())
                 written.append(row.job.id)
                 if len(written) == MARKED_TOGETHER:
                     _hand_out(ledger, written, mark=args.new)
@@ -68,7 +75,9 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
             raise OutputFailed(
                 "whoever read the answers went away; those that weren't marked yet come again with the next --new"
             ) from None
-    return Exit.OK
+    for why, answers in left.items():
+        hint(f"left {counted(answers, 'answer')}: {why}")
+    return Exit.SURROUNDINGS if left else Exit.OK
 
 
 def _hand_out(ledger: Ledger, written: list[int], *, mark: bool) -> None:

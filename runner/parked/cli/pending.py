@@ -3,17 +3,45 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from parked.cli.output import OTHER_MODEL, command_line, counted, flag, hint
 from parked.clock import minute_text, span_text
+from parked.errors import LedgerUnavailable, SettingsError
 from parked.job import State
+from parked.settings import Settings, StoredBodies
 
 if TYPE_CHECKING:
     from parked.ledger import Ledger
     from parked.ledger.operations import JobRow
     from parked.news import News, Pause, Waits
+
+
+def refuse_omitted(settings: Settings, command: str) -> None:
+    """Refuse a command that goes by payloads in the ledger, where none are to be stored.
+
+    Raises:
+        SettingsError: names the setting.
+    """
+    if settings.store is StoredBodies.NONE:
+        raise SettingsError(
+            f"parked {command} needs payloads and answers in the ledger, and PARKED_STORE=none keeps them out of it;"
+            " use parked run with the file of the jobs"
+        )
+
+
+def refuse_unreadable(ledger: Ledger, *, pipeline: str | None) -> None:
+    """Refuse to run what is pending, of a pipeline or of all, where some of it can't be read here.
+
+    Raises:
+        LedgerUnavailable: says how many jobs, and why.
+    """
+    with ledger.ask() as reader:
+        whys = Counter(reader.unreadable(State.PENDING, pipeline=pipeline).values())
+    for why, jobs in whys.most_common(1):
+        raise LedgerUnavailable(f"{counted(jobs, 'pending job')} in {ledger.where}: payload {why}")
 
 
 class Pauses:

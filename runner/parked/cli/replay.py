@@ -29,6 +29,7 @@ from parked.settings import Settings
 if TYPE_CHECKING:
     from parked.callers import Callers
     from parked.cli.frame import Subparsers
+    from parked.course import Hold
     from parked.ledger import Ledger
     from parked.ledger.operations import Called, JobRow
     from parked.ledger.store import Filters
@@ -101,6 +102,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         refusals = _Refusals(callers, mending)
         refusals.orphans = {row.id for row in ledger.sweep()} if args.apply else set()
         with ledger.ask() as reader:
+            refusals.unreadable = reader.unreadable(State.PARKED, pipeline=filters.pipeline)
             parked = reader.jobs(filters, states=(State.PARKED,))
             choice = choose(parked, limit=args.limit, now=now, refusal=refusals.refusal)
         _check_payloads(args, mending, refusals)
@@ -117,6 +119,7 @@ class _Refusals:
         self._callers, self._mending = callers, mending
         self._known: dict[Called, str | None] = {}
         self.mended: Counter[str] = Counter()  # jobs by the id under which a payload was found for them
+        self.unreadable: dict[int, str] = {}  # jobs whose payload can't be read here, and why
         self.orphans: set[int] = set()  # jobs that were found orphaned just now; nobody has seen them yet
 
     def refusal(self, row: JobRow) -> str | None:
@@ -128,6 +131,8 @@ class _Refusals:
         if row.erased_at is not None:
             return "erased, so that nothing is left to send"
         payloads = self._mending.payloads
+        if payloads is None and row.id in self.unreadable:
+            return f"payload {self.unreadable[row.id]}; or send another by --payload FILE"
         if payloads is not None:
             if row.job_id not in payloads:
                 return "the file of --payload has none for it"
@@ -256,10 +261,12 @@ async def _run(
     try:
         with progress(choice.jobs) as shown:
             for called, causes in choice.ids.items():
-                async for _ in replayed(
+                async for hold in replayed(
                     callers.running(called), causes, replay_id,
                     results=results, make_pool=make_pool, canaries=args.canary, mending=mending,
                 ):  # fmt: skip
+                    if callers.ledger.vault.omits:
+                        _put_answer(hold)
                     shown.advance(parked=results.parked_again)
                 if drain.received is not None:
                     return
@@ -267,6 +274,14 @@ async def _run(
         tell_lost(results.lost)
         pauses.tell(lambda model: f"the same command, with --to-model {OTHER_MODEL}")
         await callers.aclose()
+
+
+def _put_answer(hold: Hold) -> None:
+    """Where answers aren't stored, this is the only place where this one can be given out."""
+    from parked.answerfile import AnswerLine
+
+    if hold.row.state is State.RECOVERED and hold.judged is not None and hold.judged.verdict.ok:
+        put(AnswerLine.of_job(hold.row, hold.judged.answer).json())
 
 
 def _tell_results(args: argparse.Namespace, ledger: Ledger, choice: Choice, results: Results) -> None:
@@ -287,7 +302,7 @@ def _tell_results(args: argparse.Namespace, ledger: Ledger, choice: Choice, resu
     others = f", {results.not_run} not run" if results.not_run else ""
     jobs = counted(results.recovered + results.parked_again, "job")
     hint(f"{jobs} replayed: {results.recovered} recovered, {results.parked_again} parked again{others}")
-    if results.recovered:
+    if results.recovered and not ledger.vault.omits:
         hint(f"the answers: {command_line(args, 'answers', '--new')}")
 
 

@@ -6,13 +6,15 @@ import argparse
 import asyncio
 import gc
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from parked.cli.drain import Drain, run_draining, tell_lost
+from parked.cli.exits import Exit
 from parked.cli.nearest import per_minute, whole_number
-from parked.cli.output import command_line, flag, hint, put_json, same_command
+from parked.cli.output import command_line, counted, flag, hint, put_json, same_command
 from parked.cli.pending import Pauses, command_for_pending, tell_orphans, tell_pending, waiting_text
 from parked.cli.progress import Progress, progress
 from parked.cli.taking_on import (
@@ -25,7 +27,7 @@ from parked.cli.taking_on import (
 )
 from parked.cli.tally import Tally
 from parked.clock import from_now_s
-from parked.errors import OutputFailed, ParkedError
+from parked.errors import OutputFailed, ParkedError, TextMissing
 from parked.job import ANSWERED, Job, State
 from parked.settings import Settings
 
@@ -128,6 +130,14 @@ def wait_s_of(args: argparse.Namespace, *, now: float) -> float | None:
     return from_now_s(args.wait_until, now=now, what="--wait-until")
 
 
+def _can_take_up(ledger: Ledger, pipeline: str) -> bool:
+    """Whether the payloads of jobs that were left over can be read here; else only those of the file are run."""
+    if ledger.vault.omits:
+        return False
+    with ledger.ask() as reader:
+        return not reader.unreadable(State.PENDING, pipeline=pipeline)
+
+
 class _Work:
     """One run: the pool, and what is done with each job that leaves it."""
 
@@ -162,10 +172,12 @@ class _Work:
         self._pauses = Pauses()
         self._tally = Tally(lines=scanned.lines, repeated=scanned.repeated, rejected=scanned.rejected)
         self._models = OtherModels()
+        self._takes_up = _can_take_up(ledger, args.pipeline)
         self._moved_away: set[int] = set()  # jobs of the file that another process has given another model meanwhile
         self._written: list[int] = []
         self._drain = Drain()
         self._failure: OutputFailed | None = None
+        self._answers_missing: Counter[str] = Counter()  # why answers of earlier runs can't be written -> jobs
 
     async def run(self) -> None:
         from parked.claims import claiming
@@ -181,19 +193,21 @@ class _Work:
             pipelines=(self._on.pipeline,),
         )
         pool.turns.heard.append(self._pauses.heard)
-        failed = failed_before(self._on, (job for chunk in self._scanned.chunks(CHUNK) for job in chunk))
-        own = beside(pool.accepting(self._on, self._chunks()), self._on, failed)
-        left_over = claiming(
-            pool,
-            self._find,
-            pipeline=self._args.pipeline,
-            until_empty=True,
-            patience_s=self._ledger.write_patience_s,
-        )
+        sources = [pool.accepting(self._on, self._chunks())]
+        if self._takes_up:
+            failed = failed_before(self._on, (job for chunk in self._scanned.chunks(CHUNK) for job in chunk))
+            left_over = claiming(
+                pool,
+                self._find,
+                pipeline=self._args.pipeline,
+                until_empty=True,
+                patience_s=self._ledger.write_patience_s,
+            )
+            sources = [beside(sources[0], self._on, failed), left_over]
         self._drain.watch(pool, drain_s=self._on.policy.drain_s)
         try:
             with progress(self._scanned.jobs) as shown, self._watching(pool, shown):
-                async for hold in pool.run(own, left_over):
+                async for hold in pool.run(*sources):
                     self._take(hold, shown, pool)
         finally:
             await pool.close()
@@ -251,10 +265,15 @@ class _Work:
         self._models.tell(args)
         self._pauses.tell(self._with_another_model)
         retired = args.model if self._pauses.is_retired(args.model) else None
-        tell_pending(self._ledger, pipeline=args.pipeline, go_on=same_command(args, but_model=retired))
+        go_on = same_command(args, but_model=retired)
+        if not self._takes_up:
+            go_on = "parked run with the file that they came from, since not all their payloads can be read here"
+        tell_pending(self._ledger, pipeline=args.pipeline, go_on=go_on)
         if args.json and args.out:
             put_json({"ledger": self._ledger.where, **tally.as_json(), **self._models.as_json()})
         hint(tally.text())
+        for why, jobs in self._answers_missing.items():
+            hint(f"{counted(jobs, 'answer')} of earlier runs not written: {why}")
 
     def _with_another_model(self, model: str) -> str:
         """What to type so that what is pending for a model is run with another."""
@@ -270,6 +289,8 @@ class _Work:
             raise self._failure
         if self._drain.received is not None:
             return self._drain.exit()
+        if self._answers_missing:
+            return Exit.SURROUNDINGS
         return self._tally.exit(parked_ok=self._args.parked_ok)
 
     def _take(self, hold: Hold, shown: Progress, pool: Pool) -> None:
@@ -288,7 +309,13 @@ class _Work:
         row = hold.row
         try:
             if not self._out.has(Key(row.pipeline, row.batch, row.job_id)):
-                self._out.add(AnswerLine.of_job(row, self._on.answer(hold)))
+                answer = self._on.answer(hold)
+                if answer is None:
+                    raise TextMissing("not stored, since PARKED_STORE=none")
+                self._out.add(AnswerLine.of_job(row, answer))
+        except TextMissing as exc:
+            self._answers_missing[exc.why] += 1
+            return
         except OutputFailed as exc:  # the answers are in the ledger; the calls that run now are waited for
             self._failure = exc
             pool.stop()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from parked.cli.exits import Exit
 from parked.cli.output import command_line, counted, flag, hint, put_json, same_command
+from parked.cli.pending import refuse_omitted
 from parked.cli.progress import progress
 from parked.cli.signals import noting
 from parked.cli.taking_on import (
@@ -52,6 +53,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     from parked.named import GEMINI, payload_check
     from parked.schema import keep, read_schema
 
+    refuse_omitted(settings, "submit")
     check_job_flags(args, settings, writes={})
     check = read_schema(args.schema) if args.schema is not None else None
     caller = args.call or GEMINI

@@ -87,6 +87,7 @@ def refuse_conflicts(ledger: Ledger, scanned: Scan, args: argparse.Namespace) ->
 
     Raises:
         JobConflict: names the first.
+        TextMissing: a known one was accepted under a key that isn't there.
     """
     from parked.ledger.codec import identity
     from parked.pool import CHUNK
@@ -95,7 +96,8 @@ def refuse_conflicts(ledger: Ledger, scanned: Scan, args: argparse.Namespace) ->
         for chunk in scanned.chunks(CHUNK):
             known = reader.identities(args.pipeline, args.batch, [job.job_id for job in chunk])
             for job in chunk:
-                if known.get(job.job_id) not in (None, identity(job.payload)):
+                there = known.get(job.job_id)
+                if there is not None and not ledger.vault.is_same(there, identity(job.payload)):
                     raise JobConflict(args.pipeline, args.batch, job.job_id)
 
 

@@ -13,7 +13,14 @@ from parked.cli.exits import Exit
 from parked.cli.ledgers import existing_ledger
 from parked.cli.nearest import whole_number
 from parked.cli.output import command_line, counted, flag, hint, put_json, same_command
-from parked.cli.pending import Pauses, command_for_pending, tell_orphans, tell_pending
+from parked.cli.pending import (
+    Pauses,
+    command_for_pending,
+    refuse_omitted,
+    refuse_unreadable,
+    tell_orphans,
+    tell_pending,
+)
 from parked.errors import SettingsError
 from parked.job import ANSWERED, State, check_name
 from parked.logs import fields
@@ -57,10 +64,12 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace, settings: Settings) -> int:
     if args.pipeline is not None:
         check_name("--pipeline", args.pipeline)
+    refuse_omitted(settings, "work")
 
     from parked.tracing import tracing
 
     with tracing("parked"), existing_ledger(settings, role="worker") as ledger:
+        refuse_unreadable(ledger, pipeline=args.pipeline)
         tell_orphans(ledger.sweep())  # now: a worker that finds nothing to do may be gone before its first beat
         work = _Work(args, settings, ledger)
         run_draining(work.run())

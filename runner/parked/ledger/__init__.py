@@ -18,6 +18,7 @@ from parked.ledger.migrations import Upgraded
 from parked.ledger.operations import Beat, JobRow, Leave, Lose, Operation, Outcome, Register, Release
 from parked.ledger.pulse import Pulse
 from parked.ledger.store import Database, Reader
+from parked.ledger.vault import PLAIN_VAULT, Vault, vault_of
 from parked.ledger.writer import Channel, Ticket, Writer
 
 __all__ = ["Channel", "Ledger", "Ticket", "full_name", "look_into", "migrate", "open_ledger"]
@@ -31,6 +32,7 @@ def open_ledger(
     role: str = "runner",
     mode: int | None = None,
     write_patience_s: float | None = None,
+    vault: Vault | None = None,
     clock: Callable[[], float] | None = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Ledger:
@@ -40,8 +42,8 @@ def open_ledger(
     may. `migrate` upgrades an older one, on PostgreSQL by additive steps only. `role` says what this process is to the
     others (`runner`, `replay`, `sidecar`). An outcome that can't be written is tried again for `write_patience_s`.
     `clock` gives UTC epoch seconds, which are stored; None: this machine's for SQLite, the server's for PostgreSQL.
-    What else is None comes from the settings: `PARKED_LEDGER` (`sqlite:///parked.db`), `PARKED_LEDGER_MODE` (0600),
-    `PARKED_WRITE_PATIENCE_S` (900).
+    `vault` says how texts are kept. What else is None comes from the settings: `PARKED_LEDGER` (`sqlite:///parked.db`),
+    `PARKED_LEDGER_MODE` (0600), `PARKED_WRITE_PATIENCE_S` (900), `PARKED_STORE` (plain) and its keys.
 
     Raises:
         SettingsError: the URL is none that parked understands, or a setting is wrong.
@@ -49,7 +51,7 @@ def open_ledger(
         LedgerTooNew: a newer parked has changed it in a way that this version can't follow.
         LedgerUnavailable: it can't be read and written.
     """
-    if url is None or mode is None or write_patience_s is None:
+    if url is None or mode is None or write_patience_s is None or vault is None:
         from parked.settings import Settings, warn_unknown
 
         warn_unknown()
@@ -57,20 +59,22 @@ def open_ledger(
         url = settings.ledger if url is None else url
         mode = settings.ledger_mode if mode is None else mode
         write_patience_s = settings.write_patience_s if write_patience_s is None else write_patience_s
-    database = locate(url, mode=mode, clock=clock, monotonic=monotonic)
+        vault = vault_of(settings) if vault is None else vault
+    database = locate(url, mode=mode, vault=vault, clock=clock, monotonic=monotonic)
     try:
         created = database.prepare(create=create, upgrade=migrate)
     except Exception as exc:
         raise database.explain(exc) from exc
-    return Ledger(database, created=created, role=role, write_patience_s=write_patience_s, monotonic=monotonic)
+    return Ledger(database, vault, created=created, role=role, write_patience_s=write_patience_s, monotonic=monotonic)
 
 
 @contextmanager
-def look_into(url: str, *, patience_s: float) -> Iterator[Reader]:
+def look_into(url: str, *, patience_s: float, vault: Vault = PLAIN_VAULT) -> Iterator[Reader]:
     """Ask questions of one consistent snapshot of a ledger that is there: for whoever only asks, and now and then.
 
     It is neither made nor upgraded, and nothing is written. A server that takes longer than `patience_s` for one answer
-    is left; a file answers or fails by itself, since nobody waits longer than 30 s for a lock of it.
+    is left; a file answers or fails by itself, since nobody waits longer than 30 s for a lock of it. What is encrypted
+    is read with the keys of `vault`.
 
     Raises:
         SettingsError: the URL is none that parked understands.
@@ -78,7 +82,7 @@ def look_into(url: str, *, patience_s: float) -> Iterator[Reader]:
         LedgerTooNew: a newer parked has changed it in a way that this version can't follow.
         LedgerUnavailable: it can't be read, or was made by an older parked.
     """
-    database = locate(url)
+    database = locate(url, vault=vault)
     with _asking(database, lambda: database.look(patience_s=patience_s)) as reader:
         yield reader
 
@@ -132,6 +136,7 @@ class Ledger:
     def __init__(
         self,
         database: Database,
+        vault: Vault,
         *,
         created: bool,
         role: str,
@@ -142,12 +147,19 @@ class Ledger:
         self.where = database.where  # for people: the full name, never a password
         self.created = created  # whether it was made by this call
         self.write_patience_s = write_patience_s
+        self.vault = vault
         self._database = database
         self._name: str | None = None
         self._role = role
         self._pulse = Pulse(monotonic=monotonic)
         self._registering = threading.Lock()
-        self._writer = Writer(database.store, pulse=self._pulse, patience_s=write_patience_s, monotonic=monotonic)
+        self._writer = Writer(
+            database.store,
+            pulse=self._pulse,
+            patience_s=write_patience_s,
+            monotonic=monotonic,
+            kept=vault.kept if vault.changes_operations else None,
+        )
         _open.add(self)
 
     # --- writing ---

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
-from parked.errors import JobConflict, OwnerLost, TransitionError
+from parked.errors import JobConflict, OwnerLost, TextMissing, TransitionError
 from parked.job import FINISHED, State
 from parked.ledger import moves
 from parked.ledger import operations as op
@@ -23,6 +23,7 @@ from parked.ledger.labels import Labels
 from parked.ledger.moves import AttemptState, Change
 from parked.ledger.operations import JobRow, Lane
 from parked.ledger.turns import next_turns
+from parked.ledger.vault import is_same
 
 SET_BY_THE_LATEST: Final = frozenset({Metric.LAST_ACCEPTED, Metric.LAST_SUCCESS, Metric.LAST_PARKED})
 # How long a store goes by the lanes that it saw. A job in a new one has to start within a second.
@@ -163,8 +164,11 @@ class Books(ABC):
         if new is not None:
             return op.Accepted(new, created=True)
         there = known[row.pipeline, row.batch, row.job_id]
-        if there.payload_hash != row.payload_hash:
-            return JobConflict(row.pipeline, row.batch, row.job_id)
+        try:
+            if not _is_same(there, row):
+                return JobConflict(row.pipeline, row.batch, row.job_id)
+        except TextMissing as exc:
+            return exc
         return op.Accepted(there, created=False, was_model=was.get(there.id))
 
     def _give_models(self, rows: Sequence[op.Accept], known: dict[tuple[str, str, str], JobRow]) -> dict[int, str]:
@@ -176,7 +180,7 @@ class Books(ABC):
         for row in rows:
             key = (row.pipeline, row.batch, row.job_id)
             job = known[key]
-            if job.state is State.PENDING and job.model != row.model and job.payload_hash == row.payload_hash:
+            if job.state is State.PENDING and job.model != row.model and _is_known_so(job, row):
                 known[key] = moves.for_model(job, row.model)
                 given.append((job, known[key]))
                 # Nothing new was accepted; but what is counted of this pair begins now, before its first failure.
@@ -636,6 +640,14 @@ class Books(ABC):
     @abstractmethod
     def note_deliveries(self, rows: Sequence[op.NoteDelivery]) -> None:
         """Note in the answers what came of each."""
+
+
+def _is_same(job: JobRow, row: op.Accept | op.TakeOver) -> bool:
+    return job.payload_hash == row.payload_hash or is_same(job.payload_hash, (row.payload_hash, *row.other_hashes))
+
+
+def _is_known_so(job: JobRow, row: op.Accept) -> bool:
+    return job.payload_hash == row.payload_hash or job.payload_hash in row.other_hashes
 
 
 def _recovers(change: Change) -> bool:

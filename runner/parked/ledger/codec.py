@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any, Final, NamedTuple
 
-from parked.errors import InvalidJob, LedgerUnavailable
+from parked.errors import InvalidJob, LedgerUnavailable, TextMissing
 
 PLAIN = "json"  # JSON in ASCII, as it is
 TEXT = "text"  # an answer that JSON can't hold: its text, JSON-encoded
+SEALED = "fernet:"  # begins the codec of a body that is encrypted; the codec of what is in it follows
+OMITTED = "omitted"  # never stored: whoever handed it in has it
 ERASED = "erased"  # removed for good by a person; nothing is left to decode
 
 # Half of what Python's own limit lets `json` do: who reads a body back may stand deeper in the stack than who wrote it.
@@ -29,6 +31,7 @@ class Body(NamedTuple):
 
 
 NOTHING: Final = Body(ERASED, None, b"")
+NOT_KEPT: Final = Body(OMITTED, None, b"")
 
 
 def encode(value: Any) -> Body:
@@ -82,11 +85,14 @@ def decode(body: Body) -> Any:
     """Return the JSON value of a body (for the codec `text`: the text).
 
     Raises:
+        TextMissing: it was never stored; or it is encrypted, and the reader that gave it out hasn't got the key.
         LedgerUnavailable: it is damaged, or was stored by a newer parked.
         ValueError: it was erased.
     """
     if body.codec == ERASED:
         raise ValueError("this body was erased for good")
+    if (why := why_unreadable(body.codec, body.key_id)) is not None:
+        raise TextMissing(why)
     if body.codec not in (PLAIN, TEXT):
         raise LedgerUnavailable(f"this version of parked can't read bodies stored as {body.codec!r}; upgrade it")
     try:
@@ -95,6 +101,15 @@ def decode(body: Body) -> Any:
         raise LedgerUnavailable(
             "a payload or answer in the ledger is damaged; `parked audit --bodies` names its job"
         ) from None
+
+
+def why_unreadable(codec: str, key_id: str | None, *, known_keys: Container[str] = ()) -> str | None:
+    """Why a body can't be read by whoever has these keys; None if it can."""
+    if codec == OMITTED:
+        return "not stored, since PARKED_STORE=none; it is in the file that it came from"
+    if codec.startswith(SEALED) and key_id not in known_keys:
+        return f"encrypted with the key {key_id}, which is none of PARKED_STORE_KEYS; add it there, behind the first"
+    return None
 
 
 def identity(value: Any) -> bytes:

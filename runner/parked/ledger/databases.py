@@ -7,12 +7,14 @@ from collections.abc import Callable
 
 from parked.errors import SettingsError
 from parked.ledger.store import Database
+from parked.ledger.vault import PLAIN_VAULT, Vault
 
 
 def locate(
     url: str,
     *,
     mode: int | None = None,
+    vault: Vault = PLAIN_VAULT,
     clock: Callable[[], float] | None = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Database:
@@ -27,7 +29,7 @@ def locate(
         from parked.ledger.sqlite import SqliteDatabase
         from parked.ledger.sqlite_file import path_of
 
-        return SqliteDatabase(path_of(url), mode=mode, clock=clock or time.time, monotonic=monotonic)
+        return SqliteDatabase(path_of(url), mode=mode, vault=vault, clock=clock or time.time, monotonic=monotonic)
     if scheme in ("postgres", "postgresql") and colon:
         from parked.ledger.postgres_server import Server, require_psycopg
 
@@ -35,7 +37,7 @@ def locate(
         require_psycopg()
         from parked.ledger.postgres import PostgresDatabase
 
-        return PostgresDatabase(server, clock=clock)
+        return PostgresDatabase(server, vault=vault, clock=clock)
     what = f"the scheme {scheme!r}" if colon else f"{url!r}, without a scheme"
     raise SettingsError(
         f"a ledger is named by a URL like sqlite:///parked.db or postgresql://host/database, got {what}"

@@ -360,7 +360,7 @@ def _ended(row: JobRow, state: State, now: float) -> JobRow:
 
 
 def _without_erased(row: JobRow, closing: Closing) -> Closing:
-    return closing if row.erased_at is None else closing._replace(message="")
+    return closing if row.erased_at is None else closing._replace(message="", message_key_id=None)
 
 
 def _span(row: JobRow, span: SpanIds) -> JobRow:

@@ -82,6 +82,7 @@ class Closing(NamedTuple):
     tokens_out: int | None = None  # answer and thoughts
     response_id: str | None = None
     span: SpanIds = NO_SPAN
+    message_key_id: str | None = None  # which key the message is encrypted with, if it is
 
     @classmethod
     def of(cls, verdict: Verdict) -> Closing:
@@ -121,6 +122,7 @@ class Accept(NamedTuple):
     checker: str = ""
     start_for: int | None = None  # an owner's id
     span: SpanIds = NO_SPAN  # of the job's span, where it starts at once
+    other_hashes: tuple[bytes, ...] = ()  # by which the same payload may be known, too
 
 
 class Accepted(NamedTuple):
@@ -150,6 +152,7 @@ class TakeOver(NamedTuple):
     checker: str = ""
     parked_at: float | None = None  # when it was put away elsewhere; None: now
     anew: bool = True
+    other_hashes: tuple[bytes, ...] = ()  # as of `Accept`
 
 
 # --- a job's course --------------------------------------------------------------------------------------------
@@ -578,6 +581,12 @@ def without_texts(operation: Outcome) -> Outcome:
     if isinstance(operation, Orphan) or operation.closing is None:
         return operation
     closing = operation.closing._replace(
-        message="", quota_id=None, response_id=None, fingerprint=None, tokens_in=None, tokens_out=None
+        message="",
+        message_key_id=None,
+        quota_id=None,
+        response_id=None,
+        fingerprint=None,
+        tokens_in=None,
+        tokens_out=None,
     )
     return operation._replace(closing=closing)

@@ -34,6 +34,7 @@ from parked.ledger.rows import attempt_state, closing_columns, gate_columns, job
 from parked.ledger.statements import load
 from parked.ledger.store import ConnectionLost, Contended, InDoubt
 from parked.ledger.tables import Explained, Row, take_over
+from parked.ledger.vault import PLAIN_VAULT, Vault
 
 SQL: Final = load("postgres")
 
@@ -517,18 +518,18 @@ class PostgresReader(SqlReader):
     dialect = "postgres"
     sql = SQL
 
-    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]], *, vault: Vault = PLAIN_VAULT) -> None:
         """In a transaction."""
         self._connection = connection
         self._streams = count()
-        super().__init__()
+        super().__init__(vault)
 
     @classmethod
-    def of(cls, server: Server) -> Self:
+    def of(cls, server: Server, *, vault: Vault = PLAIN_VAULT) -> Self:
         connection = server.connect()
         try:
             connection.execute(BEGIN_READING, prepare=False)
-            return cls(connection)
+            return cls(connection, vault=vault)
         except BaseException:
             connection.close()
             raise
@@ -591,10 +592,11 @@ class PostgresTarget:
 class PostgresDatabase:
     """See `Database`."""
 
-    def __init__(self, server: Server, *, clock: Callable[[], float] | None = None) -> None:
+    def __init__(self, server: Server, *, vault: Vault = PLAIN_VAULT, clock: Callable[[], float] | None = None) -> None:
         self.url = server.url
         self.where = server.where
         self._server = server
+        self._vault = vault
         self._clock = clock
 
     def prepare(self, *, create: bool, upgrade: bool) -> bool:
@@ -612,7 +614,7 @@ class PostgresDatabase:
         return PostgresStore(self._server, clock=self._clock)
 
     def reader(self) -> PostgresReader:
-        return PostgresReader.of(self._server)
+        return PostgresReader.of(self._server, vault=self._vault)
 
     def look(self, *, patience_s: float) -> PostgresReader:
         # The server's own patience ends first: else it would go on for nobody.
@@ -622,7 +624,7 @@ class PostgresDatabase:
             connection.execute(begin_looking, prepare=False)
             schema = PostgresSchema(connection, self.where)
             bring_up_to_date(schema, create=False, upgrade=Upgrade.NONE, steps=migrations("postgres"))
-            return PostgresReader(connection)
+            return PostgresReader(connection, vault=self._vault)
         except BaseException:
             connection.close()
             raise

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, Protocol
 
-from parked.errors import ParkedError
+from parked.errors import ParkedError, TextMissing
 from parked.job import State
 from parked.ledger.books import SET_BY_THE_LATEST
 from parked.ledger.codec import Body, decode, identity
@@ -36,6 +36,7 @@ from parked.ledger.store import (
     Sent,
     Undelivered,
 )
+from parked.ledger.vault import Vault
 
 NAMED_AT_MOST: Final = 100  # ids in one finding of the audit
 LONGEST_DELIVERY_WAIT_S: Final = 86_400.0
@@ -57,7 +58,8 @@ class SqlReader(ABC):
     dialect: ClassVar[str]
     sql: ClassVar[Mapping[str, str]]  # the statements by name
 
-    def __init__(self) -> None:
+    def __init__(self, vault: Vault) -> None:
+        self._vault = vault
         self.name: str = self._value("ledger_name")
 
     @abstractmethod
@@ -123,34 +125,39 @@ class SqlReader(ABC):
     # --- what belongs to a job ---
 
     def payload(self, id: int) -> Body:
-        return Body(*self._ask("payload", id=id).fetchone())
+        return self._vault.opened(Body(*self._ask("payload", id=id).fetchone()))
 
     def jobs_with_payloads(self, ids: Sequence[int]) -> list[Sent]:
         rows = self._ask("jobs_with_payloads", ids=self.many(ids))
-        return [Sent(job_row(row[:JOB_COLUMNS]), Body(*row[JOB_COLUMNS:-1]), model=row[-1]) for row in rows]
+        opened = self._vault.opened
+        return [Sent(job_row(row[:JOB_COLUMNS]), opened(Body(*row[JOB_COLUMNS:-1])), model=row[-1]) for row in rows]
 
     def identities(self, pipeline: str, batch: str, job_ids: Sequence[str]) -> dict[str, bytes]:
         return dict(self._ask("identities", pipeline=pipeline, batch=batch, job_ids=self.many(job_ids)).fetchall())
 
     def answer_bodies(self, ids: Sequence[int]) -> dict[int, Body]:
         rows = self._ask("answer_bodies", ids=self.many(ids))
-        return {id: Body._make(body) for id, *body in rows}
+        return {id: self._vault.opened(Body._make(body)) for id, *body in rows}
 
     def answer(self, id: int) -> AnswerRow | None:
         sql = self._compose("select_answers", "where_id", "where_answered", "where_kept")
         row = self.ask(sql, {"id": id}).fetchone()
-        return None if row is None else answer_row(row)
+        return None if row is None else self._answer(row)
 
     def answers(self, filters: Filters, *, only_new: bool = False) -> Iterator[AnswerRow]:
         conditions = (*_conditions(filters, since="answered"), "where_answered", "where_kept")
         if only_new:
             conditions += ("where_new",)
         sql = self._compose("select_answers", *conditions, order="by_answer")
-        return map(answer_row, self.stream(sql, self._values(filters)))
+        return map(self._answer, self.stream(sql, self._values(filters)))
+
+    def _answer(self, columns: Sequence[Any]) -> AnswerRow:
+        row = answer_row(columns)
+        return row._replace(body=self._vault.opened(row.body))
 
     def undelivered(self, *, since: float, now: float, limit: int) -> list[Undelivered]:
         rows = self._ask("undelivered", since=since, now=now, longest_s=LONGEST_DELIVERY_WAIT_S, limit=limit)
-        return [Undelivered(answer_row(row[:-1]), tries=row[-1]) for row in rows]
+        return [Undelivered(self._answer(row[:-1]), tries=row[-1]) for row in rows]
 
     def erasure(self, id: int) -> Erasure | None:
         row = self._ask("erasure", id=id).fetchone()
@@ -164,7 +171,12 @@ class SqlReader(ABC):
         return frozenset(id for (id,) in self._ask("erased_with_texts"))
 
     def attempts(self, id: int) -> list[AttemptRow]:
-        return [attempt_row(row) for row in self._ask("attempts", id=id)]
+        return [self._with_message(attempt_row(row)) for row in self._ask("attempts", id=id)]
+
+    def _with_message(self, row: AttemptRow) -> AttemptRow:
+        if row.message_key_id is None:
+            return row
+        return row._replace(message=self._vault.opened_text(row.message, row.message_key_id))
 
     def revisions(self, id: int) -> list[Revision]:
         return [Revision._make(row) for row in self._ask("revisions", id=id)]
@@ -244,26 +256,31 @@ class SqlReader(ABC):
     def read_bodies(self) -> BodiesRead:
         payloads = self._read_bodies("payloads", "bodies_of_payloads")
         answers = self._read_bodies("answers", "bodies_of_answers")
-        return BodiesRead(payloads.number + answers.number, payloads.broken + answers.broken)
+        return BodiesRead(
+            payloads.number + answers.number, payloads.broken + answers.broken, payloads.locked + answers.locked
+        )
 
     def _read_bodies(self, what: str, statement: str) -> BodiesRead:
         number = 0
-        broken: dict[str, list[str]] = {}
+        broken: dict[tuple[str, str], list[str]] = {}
+        locked: dict[tuple[str, str], list[str]] = {}
         for pipeline, job_id, hashed, *body in self.stream(self.sql[statement], {}):
             number += 1
             try:
-                is_whole = hashed in (None, identity(decode(Body._make(body))))
+                value = decode(self._vault.opened(Body._make(body)))
+                is_whole = hashed is None or self._vault.is_same(hashed, identity(value))
+            except TextMissing as exc:
+                locked.setdefault((pipeline, f"{what} {exc.why}"), []).append(job_id)
+                continue
             except (ParkedError, ValueError):
                 is_whole = False
             if not is_whole:
-                broken.setdefault(pipeline, []).append(job_id)
-        return BodiesRead(
-            number,
-            [
-                Imbalance(pipeline, f"{what} that can't be read", 0, len(job_ids), tuple(job_ids[:NAMED_AT_MOST]))
-                for pipeline, job_ids in broken.items()
-            ],
-        )
+                broken.setdefault((pipeline, f"{what} that can't be read"), []).append(job_id)
+        return BodiesRead(number, _findings(broken), _findings(locked))
+
+    def unreadable(self, state: State, *, pipeline: str | None = None) -> dict[int, str]:
+        rows = self._ask("payloads_kept_otherwise", state=state, pipeline=pipeline)
+        return {id: why for id, *kept in rows if (why := self._vault.why_unreadable(*kept)) is not None}
 
     # --- the rest ---
 
@@ -340,6 +357,13 @@ class SqlReader(ABC):
         if filters.error_class is not None and "*" in filters.error_class:
             values["error_class"] = self.pattern(filters.error_class)
         return values
+
+
+def _findings(found: Mapping[tuple[str, str], list[str]]) -> list[Imbalance]:
+    return [
+        Imbalance(pipeline, what, 0, len(job_ids), tuple(job_ids[:NAMED_AT_MOST]))
+        for (pipeline, what), job_ids in found.items()
+    ]
 
 
 def _only_parked(states: Sequence[State]) -> bool:

@@ -102,6 +102,7 @@ def closing_columns(change: Change, *, now: float) -> dict[str, Any]:
         "fingerprint": closing.fingerprint,
         "quota_id": closing.quota_id,
         "message": closing.message,
+        "message_key_id": closing.message_key_id,
         "retry_after_s": closing.retry_after_s,
         "tokens_in": closing.tokens_in,
         "tokens_out": closing.tokens_out,

@@ -33,10 +33,12 @@ from parked.ledger.sqlite_file import (
     file_id,
     make_sure,
     patiently,
+    refuse_exposed,
 )
 from parked.ledger.sqlite_schema import SqliteSchema
 from parked.ledger.statements import load
 from parked.ledger.tables import Row
+from parked.ledger.vault import PLAIN_VAULT, Vault
 
 SQL: Final = load("sqlite")
 
@@ -448,17 +450,17 @@ class SqliteReader(SqlReader):
     dialect = "sqlite"
     sql = SQL
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, *, vault: Vault = PLAIN_VAULT) -> None:
         """In a transaction, which gives the snapshot."""
         self._connection = connection
-        super().__init__()
+        super().__init__(vault)
 
     @classmethod
-    def of(cls, path: Path) -> Self:
+    def of(cls, path: Path, *, vault: Vault = PLAIN_VAULT) -> Self:
         connection = connect(path, only_asks=True)
         try:
             connection.execute("BEGIN")
-            return cls(connection)
+            return cls(connection, vault=vault)
         except BaseException:
             connection.close()
             raise
@@ -513,11 +515,18 @@ class SqliteDatabase:
     """See `Database`. `mode` is that of a file which is made; `clock` gives UTC epoch seconds."""
 
     def __init__(
-        self, path: Path, *, mode: int | None, clock: Callable[[], float], monotonic: Callable[[], float]
+        self,
+        path: Path,
+        *,
+        mode: int | None,
+        vault: Vault = PLAIN_VAULT,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
     ) -> None:
         self.url = self.where = f"sqlite:///{path}"
         self._path = path
         self._mode = mode
+        self._vault = vault
         self._clock = clock
         self._monotonic = monotonic
         self._file: FileId | None = None  # once it was opened
@@ -536,6 +545,8 @@ class SqliteDatabase:
         make_sure(self._path, create=create, mode=self._mode)
         with closing(connect(self._path)) as connection:
             schema = SqliteSchema(connection, self._path, clock=self._clock)
+            if schema.applied() is not None or create:  # else it is none
+                refuse_exposed(self._path)
             done = bring_up_to_date(schema, create=create, upgrade=upgrade, steps=migrations("sqlite"))
             schema.see_to_wal()
             return done
@@ -551,7 +562,7 @@ class SqliteDatabase:
         return self.reader()
 
     def reader(self) -> SqliteReader:
-        reader = SqliteReader.of(self._path)
+        reader = SqliteReader.of(self._path, vault=self._vault)
         if self._file is not None:
             try:
                 check_same(self._path, self._file)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import shlex
 import sqlite3
+import stat
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from parked.errors import LedgerMissing, LedgerUnavailable, ParkedError, SettingsError
+from parked.ledger.newfile import SIDES
 from parked.ledger.store import Denied
 
 APPLICATION_ID: Final = 1885434475  # "park" in ASCII; the first migration sets it
@@ -120,6 +123,45 @@ def make_sure(path: Path, *, create: bool, mode: int | None) -> None:
             f"the folder of the ledger {path} may not be written by this user, which SQLite needs for its side files;"
             f" {BOTH_REMEDIES}"
         )
+
+
+def refuse_exposed(path: Path) -> None:
+    """See that a ledger, and what SQLite keeps beside it, is for those alone who may write it.
+
+    Raises:
+        LedgerUnavailable: it isn't; says what mends it.
+    """
+    for file in (path, *(Path(f"{path}{side}") for side in SIDES)):
+        try:
+            mode = file.stat().st_mode
+        except FileNotFoundError:
+            continue
+        if (fault := fault_of_mode(mode, file)) is not None:
+            raise LedgerUnavailable(fault)
+
+
+def fault_of_mode(mode: int, file: Path) -> str | None:
+    """Why a file of a ledger with this mode is refused, and what mends it; None if nothing is wrong with it. Pure.
+
+    Whoever reads it has to be able to write it, and nobody else is to see the prompts and answers in it: so it is for
+    one user, or for one user and one group.
+    """
+    name, shown = shlex.quote(str(file)), f"{stat.S_IMODE(mode):04o}"
+    group = mode & (stat.S_IRGRP | stat.S_IWGRP)
+    whole_group = stat.S_IRGRP | stat.S_IWGRP
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
+        kept = 660 if group == whole_group else 600
+        return (
+            f"{file} may be read or written by every user of this machine (mode {shown}), and it holds what the ledger"
+            f" keeps of prompts and answers; its owner mends that: chmod {kept} {name}"
+        )
+    if group not in (0, whole_group):
+        half = "read but not written" if group == stat.S_IRGRP else "written but not read"
+        return (
+            f"{file} may be {half} by its group (mode {shown}), and SQLite's WAL needs both; its owner mends that:"
+            f" chmod 600 {name}, or chmod 660 {name} where the programs of one group share it"
+        )
+    return None
 
 
 def file_id(path: Path) -> FileId:

@@ -181,6 +181,7 @@ class AttemptRow(NamedTuple):
     span_id: str | None
     revision: int  # of the payload that was sent; 0: as it was accepted
     model: str | None  # that was called; None: the job's own
+    message_key_id: str | None = None  # of a message that is still encrypted
 
 
 class AnswerRow(NamedTuple):
@@ -298,6 +299,7 @@ class Imbalance(NamedTuple):
 class BodiesRead(NamedTuple):
     number: int
     broken: list[Imbalance]
+    locked: list[Imbalance]  # encrypted with keys that aren't there
 
 
 class Reader(Protocol):
@@ -343,6 +345,13 @@ class Reader(Protocol):
         """Answers of recovered jobs that are due to be delivered, the longest due first.
 
         Of those answered before `since`, only what was not handed out either.
+        """
+        ...
+
+    def unreadable(self, state: State, *, pipeline: str | None = None) -> dict[int, str]:
+        """The jobs in this state, of a pipeline or (None) of all, whose payload can't be read here: {id: why}.
+
+        Erased ones, which their rows tell of, are not among them.
         """
         ...
 

@@ -143,12 +143,22 @@ class Ticket:
 
 
 class Writer:
-    """See the module. `open_store` opens a connection: at the first batch, and after a fork."""
+    """See the module. `open_store` opens a connection: at the first batch, and after a fork.
+
+    `kept` makes of an operation what is written, once, before its transaction begins: it may encrypt what it holds.
+    """
 
     def __init__(
-        self, open_store: Callable[[], Store], *, pulse: Pulse, patience_s: float, monotonic: Callable[[], float]
+        self,
+        open_store: Callable[[], Store],
+        *,
+        pulse: Pulse,
+        patience_s: float,
+        monotonic: Callable[[], float],
+        kept: Callable[[Operation], Operation] | None = None,
     ) -> None:
         self._open_store = open_store
+        self._as_kept = kept
         self._pulse = pulse
         self._patience_s = patience_s
         self._monotonic = monotonic
@@ -308,6 +318,9 @@ class Writer:
         """
         again, new = deque(self._kept), deque(self._waiting.popleft() for _ in range(len(self._waiting)))
         self._kept = []
+        if self._as_kept is not None:
+            for ticket in new:
+                ticket.operation = self._as_kept(ticket.operation)
         while again or new:
             batch: list[Ticket] = []
             size = 0

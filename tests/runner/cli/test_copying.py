@@ -142,6 +142,7 @@ def test_an_upgrade_that_others_can_not_follow_names_the_copy_that_it_kept(parke
     monkeypatch.setattr(sqlite, "migrations", lambda dialect: steps)
 
     with closing(sqlite3.connect(tmp_path / "parked.db")) as connection:
+        (tmp_path / "other.db").touch(0o600)
         connection.backup(other := sqlite3.connect(tmp_path / "other.db"))
         other.close()
     looked = parked("list", "--ledger", f"sqlite:///{tmp_path}/other.db")

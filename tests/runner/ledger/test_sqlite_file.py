@@ -109,7 +109,7 @@ def test_a_command_that_only_looks_creates_no_ledger(url, file):
 
 
 def test_an_empty_file_is_no_ledger_for_a_command_that_only_looks(url, file):
-    file.touch()
+    file.touch(0o600)
 
     with pytest.raises(LedgerMissing, match="is empty"):
         open_ledger(url, create=False)
@@ -158,7 +158,8 @@ folder = tempfile.mkdtemp()
 os.chmod(folder, 0o777)
 from parked.errors import LedgerUnavailable
 from parked.ledger import open_ledger
-open_ledger(f"sqlite:///{folder}/parked.db", mode=int(sys.argv[1])).close()
+open_ledger(f"sqlite:///{folder}/parked.db").close()
+os.chmod(f"{folder}/parked.db", int(sys.argv[1]))
 os.setuid(65534)
 try:
     open_ledger(f"sqlite:///{folder}/parked.db")
@@ -176,6 +177,42 @@ except LedgerUnavailable as exc:
     assert said in done.stdout, done.stderr
     assert "as one user" in done.stdout
     assert "PARKED_LEDGER_MODE=0660" in done.stdout
+
+
+@pytest.mark.parametrize("side", ["", "-wal", "-shm"])
+@pytest.mark.parametrize(
+    ("mode", "said", "remedy"),
+    [
+        (0o604, "may be read or written by every user of this machine (mode 0604)", "chmod 600"),
+        (0o602, "every user of this machine", "chmod 600"),
+        (0o664, "every user of this machine", "chmod 660"),
+        (0o640, "may be read but not written by its group (mode 0640)", "chmod 600"),
+        (0o620, "may be written but not read by its group (mode 0620)", "chmod 600"),
+    ],
+)
+def test_a_ledger_that_others_may_read_is_refused_with_the_remedy(url, file, side, mode, said, remedy):
+    with open_ledger(url) as ledger:
+        ledger.record(op.SetMark("a", 1))
+        exposed = Path(f"{file}{side}")
+        exposed.chmod(mode)
+
+        with pytest.raises(LedgerUnavailable) as refused:
+            open_ledger(url)
+
+    assert said in str(refused.value)
+    assert f"its owner mends that: {remedy} {exposed}" in str(refused.value)
+
+
+def test_the_remedy_names_a_file_as_a_shell_takes_it():
+    fault = sqlite_file.fault_of_mode(0o644, Path("/srv/my jobs/parked.db"))
+
+    assert fault is not None
+    assert fault.endswith("chmod 600 '/srv/my jobs/parked.db'")
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o660, 0o700, 0o2660, 0o400])
+def test_a_ledger_of_one_user_or_of_one_group_is_fine(mode):
+    assert sqlite_file.fault_of_mode(mode, Path("parked.db")) is None
 
 
 @pytest.mark.parametrize("code", sorted(sqlite_file.MEANINGS))
@@ -218,6 +255,7 @@ def test_a_ledger_that_another_tool_wrote_anew_is_in_wal_mode_again(url, file, a
         rows = "\n".join(connection.iterdump())
     for side in file.parent.glob("parked.db*"):
         side.unlink()
+    file.touch(0o600)
     with closing(sqlite3.connect(file)) as connection:
         connection.executescript(rows)
         connection.execute(f"PRAGMA application_id = {sqlite_file.APPLICATION_ID}")  # as docs/operating.md says
@@ -268,7 +306,7 @@ def schema(file: Path) -> list[tuple[str, ...]]:
 
 
 def migrate(file: Path, steps: list[Migration], **more: Any) -> Upgraded:
-    file.touch()
+    file.touch(0o600)
     connection = sqlite_file.connect(file)
     try:
         schema = SqliteSchema(connection, file, clock=lambda: 1.0)
@@ -388,7 +426,7 @@ def test_who_comes_before_a_breaking_step_has_begun_is_waited_for(url, file, mon
 
 
 def test_every_migration_says_whether_it_is_additive():
-    assert [step.number for step in STEPS] == list(range(1, len(STEPS) + 1))
+    assert [step.number for step in STEPS] == sorted({step.number for step in STEPS})
     assert all(step.statements for step in STEPS)
 
 

@@ -167,13 +167,14 @@ UPDATE parked.attempts
    SET ended_at = given.now, strike = given.strike <> 0, answered = given.answered <> 0,
        interrupted = given.interrupted <> 0, duration_s = given.duration_s, kind = given.kind, reason = given.reason,
        scope = given.scope, status = given.status, rule = given.rule, fingerprint = given.fingerprint,
-       quota_id = given.quota_id, message = given.message, retry_after_s = given.retry_after_s,
+       quota_id = given.quota_id, message = given.message,
+       message_key_id = given.message_key_id, retry_after_s = given.retry_after_s,
        tokens_in = given.tokens_in, tokens_out = given.tokens_out, response_id = given.response_id,
        trace_id = given.trace_id, span_id = given.span_id
   FROM json_to_recordset(%(attempts)s::json) AS given (
            job bigint, number bigint, now float8, strike int, answered int, interrupted int, duration_s float8,
            kind text, reason text, scope text, status bigint, rule text, fingerprint text, quota_id text, message text,
-           retry_after_s float8, tokens_in bigint, tokens_out bigint, response_id text, trace_id text, span_id text
+           message_key_id text, retry_after_s float8, tokens_in bigint, tokens_out bigint, response_id text, trace_id text, span_id text
        )
  WHERE attempts.job = given.job AND attempts.number = given.number;
 
@@ -253,6 +254,13 @@ SELECT jobs.id, codec, key_id, body FROM parked.payloads
   JOIN parked.jobs ON jobs.id = payloads.job AND jobs.revision = payloads.revision
  WHERE jobs.id = ANY(%(ids)s::bigint[]);
 
+-- name: payloads_kept_otherwise
+-- Jobs in a state, of a pipeline or (NULL) of all, whose payload is encrypted or was never stored.
+SELECT jobs.id, payloads.codec, payloads.key_id
+  FROM parked.jobs JOIN parked.payloads ON payloads.job = jobs.id AND payloads.revision = jobs.revision
+ WHERE jobs.state = %(state)s AND (payloads.key_id IS NOT NULL OR payloads.codec = 'omitted')
+   AND (%(pipeline)s::text IS NULL OR jobs.pipeline = %(pipeline)s);
+
 -- name: has_answer
 -- No row: no answer is stored for this job.
 SELECT 1 FROM parked.answers WHERE job = %(job)s;
@@ -292,7 +300,7 @@ UPDATE parked.answers SET codec = %(codec)s, key_id = NULL, body = ''::bytea, de
  WHERE job = ANY(%(jobs)s::bigint[]);
 
 -- name: erase_messages
-UPDATE parked.attempts SET message = '' WHERE job = ANY(%(jobs)s::bigint[]);
+UPDATE parked.attempts SET message = '', message_key_id = NULL WHERE job = ANY(%(jobs)s::bigint[]);
 
 -- name: note_erasure
 UPDATE parked.jobs SET erased_at = coalesce(erased_at, %(now)s) WHERE id = ANY(%(jobs)s::bigint[]);
@@ -317,7 +325,7 @@ SELECT id FROM parked.jobs WHERE erased_at IS NOT NULL AND {texts};
 -- Whether a row of jobs has an answer that nobody was handed yet.
 EXISTS (
     SELECT 1 FROM parked.answers
-     WHERE answers.job = jobs.id AND answers.handed_out_at IS NULL AND answers.codec <> 'erased'
+     WHERE answers.job = jobs.id AND answers.handed_out_at IS NULL AND answers.codec NOT IN ('erased', 'omitted')
 )
 
 -- name: forgettable
@@ -660,6 +668,7 @@ SELECT {job}, answers.codec, answers.key_id, answers.body, answers.answered_at, 
  WHERE answers.delivered_at IS NULL AND answers.deliver_after IS NOT NULL
    AND (answers.deliver_after <= %(now)s OR answers.deliver_after > %(now)s::float8 + %(longest_s)s::float8)
    AND (answers.handed_out_at IS NULL OR answers.answered_at >= %(since)s) AND {where_kept}
+   AND answers.codec <> 'omitted'
  ORDER BY answers.deliver_after, jobs.id LIMIT %(limit)s;
 
 -- name: where_id
@@ -690,7 +699,7 @@ SELECT erased_at, payloads.note FROM parked.jobs JOIN parked.payloads ON payload
 -- A job's attempts in order, as AttemptRow.
 SELECT number, replay_id, owner_id, strike, started_at, ended_at, duration_s, answered, interrupted, kind, reason, scope,
        status, rule, fingerprint, quota_id, message, retry_after_s, tokens_in, tokens_out, response_id, trace_id, span_id,
-       attempts.revision, payloads.model
+       attempts.revision, payloads.model, attempts.message_key_id
   FROM parked.attempts
   LEFT JOIN parked.payloads ON payloads.job = attempts.job AND payloads.revision = attempts.revision
  WHERE attempts.job = %(id)s ORDER BY number;
@@ -830,11 +839,11 @@ SELECT pipeline, job_id FROM parked.attempts JOIN parked.jobs ON jobs.id = attem
 
 -- name: bodies_of_payloads
 SELECT pipeline, job_id, CASE payloads.revision WHEN 0 THEN payload_hash END, codec, key_id, body
-  FROM parked.payloads JOIN parked.jobs ON jobs.id = payloads.job WHERE codec <> 'erased';
+  FROM parked.payloads JOIN parked.jobs ON jobs.id = payloads.job WHERE codec NOT IN ('erased', 'omitted');
 
 -- name: bodies_of_answers
 SELECT pipeline, job_id, NULL, codec, key_id, body
-  FROM parked.answers JOIN parked.jobs ON jobs.id = answers.job WHERE codec <> 'erased';
+  FROM parked.answers JOIN parked.jobs ON jobs.id = answers.job WHERE codec NOT IN ('erased', 'omitted');
 
 
 -- ==== a whole ledger, table by table: see tables.py ====
@@ -899,7 +908,7 @@ COPY parked.answers ({columns_of_answers}) FROM STDIN;
 -- name: columns_of_attempts
 job, number, replay_id, owner_id, model, revision, strike, started_at, ended_at, duration_s, answered, interrupted,
 kind, reason, scope, status, rule, fingerprint, quota_id, message, retry_after_s, tokens_in, tokens_out, response_id,
-trace_id, span_id
+trace_id, span_id, message_key_id
 
 -- name: rows_of_attempts
 SELECT {columns_of_attempts} FROM parked.attempts ORDER BY job, number;

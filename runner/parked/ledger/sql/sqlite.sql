@@ -117,8 +117,8 @@ VALUES (:job, :number, :replay_id, :owner_id, :revision, :now);
 UPDATE attempts
    SET ended_at = :now, strike = :strike, answered = :answered, interrupted = :interrupted, duration_s = :duration_s,
        kind = :kind, reason = :reason, scope = :scope, status = :status, rule = :rule, fingerprint = :fingerprint,
-       quota_id = :quota_id, message = :message, retry_after_s = :retry_after_s, tokens_in = :tokens_in,
-       tokens_out = :tokens_out, response_id = :response_id, trace_id = :trace_id, span_id = :span_id
+       quota_id = :quota_id, message = :message, message_key_id = :message_key_id,
+       retry_after_s = :retry_after_s, tokens_in = :tokens_in, tokens_out = :tokens_out, response_id = :response_id, trace_id = :trace_id, span_id = :span_id
  WHERE job = :job AND number = :number;
 
 -- name: forgive_attempt
@@ -192,6 +192,13 @@ SELECT codec, key_id, body FROM payloads JOIN jobs ON jobs.id = payloads.job AND
 SELECT jobs.id, codec, key_id, body FROM payloads JOIN jobs ON jobs.id = payloads.job AND jobs.revision = payloads.revision
  WHERE jobs.id IN (SELECT value FROM json_each(:ids));
 
+-- name: payloads_kept_otherwise
+-- Jobs in a state, of a pipeline or (NULL) of all, whose payload is encrypted or was never stored.
+SELECT jobs.id, payloads.codec, payloads.key_id
+  FROM jobs JOIN payloads ON payloads.job = jobs.id AND payloads.revision = jobs.revision
+ WHERE jobs.state = :state AND (payloads.key_id IS NOT NULL OR payloads.codec = 'omitted')
+   AND (:pipeline IS NULL OR jobs.pipeline = :pipeline);
+
 -- name: has_answer
 -- No row: no answer is stored for this job.
 SELECT 1 FROM answers WHERE job = :job;
@@ -224,7 +231,7 @@ UPDATE payloads
 UPDATE answers SET codec = :codec, key_id = NULL, body = x'', delivery_fault = NULL WHERE job = :job;
 
 -- name: erase_messages
-UPDATE attempts SET message = '' WHERE job = :job;
+UPDATE attempts SET message = '', message_key_id = NULL WHERE job = :job;
 
 -- name: note_erasure
 UPDATE jobs SET erased_at = coalesce(erased_at, :now) WHERE id = :job;
@@ -249,7 +256,7 @@ SELECT id FROM jobs WHERE erased_at IS NOT NULL AND {texts};
 -- Whether a row of jobs has an answer that nobody was handed yet.
 EXISTS (
     SELECT 1 FROM answers
-     WHERE answers.job = jobs.id AND answers.handed_out_at IS NULL AND answers.codec <> 'erased'
+     WHERE answers.job = jobs.id AND answers.handed_out_at IS NULL AND answers.codec NOT IN ('erased', 'omitted')
 )
 
 -- name: forgettable
@@ -566,6 +573,7 @@ SELECT {job}, answers.codec, answers.key_id, answers.body, answers.answered_at, 
  WHERE answers.delivered_at IS NULL AND answers.deliver_after IS NOT NULL
    AND (answers.deliver_after <= :now OR answers.deliver_after > :now + :longest_s)
    AND (answers.handed_out_at IS NULL OR answers.answered_at >= :since) AND {where_kept}
+   AND answers.codec <> 'omitted'
  ORDER BY answers.deliver_after, jobs.id LIMIT :limit;
 
 -- name: where_id
@@ -596,7 +604,7 @@ SELECT erased_at, payloads.note FROM jobs JOIN payloads ON payloads.job = jobs.i
 -- A job's attempts in order, as AttemptRow.
 SELECT number, replay_id, owner_id, strike, started_at, ended_at, duration_s, answered, interrupted, kind, reason, scope,
        status, rule, fingerprint, quota_id, message, retry_after_s, tokens_in, tokens_out, response_id, trace_id, span_id,
-       attempts.revision, payloads.model
+       attempts.revision, payloads.model, attempts.message_key_id
   FROM attempts LEFT JOIN payloads ON payloads.job = attempts.job AND payloads.revision = attempts.revision
  WHERE attempts.job = :id ORDER BY number;
 
@@ -733,11 +741,11 @@ SELECT pipeline, job_id FROM attempts JOIN jobs ON jobs.id = attempts.job
 
 -- name: bodies_of_payloads
 SELECT pipeline, job_id, CASE payloads.revision WHEN 0 THEN payload_hash END, codec, key_id, body
-  FROM payloads JOIN jobs ON jobs.id = payloads.job WHERE codec <> 'erased';
+  FROM payloads JOIN jobs ON jobs.id = payloads.job WHERE codec NOT IN ('erased', 'omitted');
 
 -- name: bodies_of_answers
 SELECT pipeline, job_id, NULL, codec, key_id, body
-  FROM answers JOIN jobs ON jobs.id = answers.job WHERE codec <> 'erased';
+  FROM answers JOIN jobs ON jobs.id = answers.job WHERE codec NOT IN ('erased', 'omitted');
 
 
 -- ==== a whole ledger, table by table: see tables.py ====
@@ -808,14 +816,14 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: columns_of_attempts
 job, number, replay_id, owner_id, model, revision, strike, started_at, ended_at, duration_s, answered, interrupted,
 kind, reason, scope, status, rule, fingerprint, quota_id, message, retry_after_s, tokens_in, tokens_out, response_id,
-trace_id, span_id
+trace_id, span_id, message_key_id
 
 -- name: rows_of_attempts
 SELECT {columns_of_attempts} FROM attempts ORDER BY job, number;
 
 -- name: fill_attempts
 INSERT INTO attempts ({columns_of_attempts})
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: columns_of_counters
 metric, pipeline, model, a, b, value, first_at, trace_id, span_id, example_value, example_at
