@@ -37,7 +37,7 @@ def enter_alone(ledger: Ledger, run: Run, *, quiet: bool) -> OwnerRow | None:
     while (other := ledger.enter_run(run, alone=True)) is not None:
         if lives_here(other.facts, here=here) or beats.setdefault(other.id, other.beat) != other.beat:
             return other
-        if len(beats) == 1 and not quiet:
+        if not quiet:
             hint(f"waiting to see whether {_who(other)} is alive")
             quiet = True
         time.sleep(LOOK_AGAIN_S)
