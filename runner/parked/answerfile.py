@@ -11,6 +11,7 @@ import json
 import os
 import stat
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ from parked.spill import SpillingIndex
 STDOUT: Final = "-"
 
 # How each of our lines begins; a last line without an end is only cut off if it is the beginning of one.
+LOOK_AGAIN_S: Final = 0.1  # whether a locked file is free
+
 _HEAD: Final = b'{"job_id": "'
 _SCHEMA: Final = """
     CREATE TABLE written (pipeline TEXT, batch TEXT, job_id TEXT, PRIMARY KEY (pipeline, batch, job_id)) WITHOUT ROWID
@@ -118,11 +121,11 @@ class AnswerOutput:
         self._sink.close()
 
 
-def open_answers(out: str | None) -> AnswerOutput:
+def open_answers(out: str | None, *, patience_s: float = 0.0) -> AnswerOutput:
     """Open the file that answers are added to (made with mode 0600), or standard output for None and `-`.
 
     What an existing file holds is kept: a torn last line is cut off, and the others are known. The file is locked
-    until it is closed.
+    until it is closed; for whoever has it locked, `patience_s` is waited.
 
     Raises:
         SettingsError: a folder, no right to write, or a file that holds something else than answers.
@@ -137,7 +140,7 @@ def open_answers(out: str | None) -> AnswerOutput:
         raise SettingsError(f"answers can't be written to {out}: {why}") from None
     file = _File(out, fd)
     try:
-        file.lock()
+        file.lock(patience_s)
         return AnswerOutput(file, known=file.known())
     except BaseException:
         file.close()
@@ -167,15 +170,24 @@ class _File:
         self._is_regular = stat.S_ISREG(os.fstat(fd).st_mode)  # else a pipe or a device: only written to
         self._end = 0  # where the last whole line ends
 
-    def lock(self) -> None:
+    def lock(self, patience_s: float) -> None:
         if not self._is_regular:
             return
+        gives_up = time.monotonic() + patience_s
+        try:
+            while not self._locked():
+                if time.monotonic() >= gives_up:
+                    raise OutputFailed(f"another run is writing to {self._name}; wait for it, or name another --out")
+                time.sleep(LOOK_AGAIN_S)
+        except OSError as exc:
+            raise OutputFailed(f"can't lock {self._name}: {exc.strerror}") from exc
+
+    def _locked(self) -> bool:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise OutputFailed(f"another run is writing to {self._name}; wait for it, or name another --out") from None
-        except OSError as exc:
-            raise OutputFailed(f"can't lock {self._name}: {exc.strerror}") from exc
+            return False
+        return True
 
     def known(self) -> Iterator[Key]:
         """Yield whose answers are in the file; the end is mended once all were seen."""

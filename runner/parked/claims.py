@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
 from parked.course import Hold
@@ -31,16 +31,29 @@ LOOK_AGAIN_S: Final = (0.25, 0.75)
 TAKEN_S: Final = 0.05  # how soon to look again for jobs that others were just about to take
 
 Find = Callable[[Called], Running | None]
+# Told for which models nothing is called any more, and asked whether this may end: not if more came meanwhile.
+MayEnd = Callable[[tuple[str, ...]], Awaitable[bool]]
+
+
+async def _always(_: tuple[str, ...]) -> bool:
+    return True
 
 
 async def claiming(
-    pool: Pool, find: Find, *, pipeline: str | None, until_empty: bool, patience_s: float
+    pool: Pool,
+    find: Find,
+    *,
+    pipeline: str | None,
+    until_empty: bool,
+    patience_s: float,
+    may_end: MayEnd = _always,
 ) -> AsyncIterator[Handful]:
     """Claim what is pending, of one pipeline or (None) of all, as workers come free.
 
     `find` returns who runs the jobs of a caller and a check here. It is asked once for each such pair, when the first
     job of it waits; where it returns None, they are left for others. With `until_empty` this ends when nothing is left
-    that could be run here, and nothing is in hand. A ledger that is away is waited for, up to `patience_s`.
+    that could be run here, nothing is in hand, and `may_end` agrees. A ledger that is away is waited for, up to
+    `patience_s`.
 
     Raises:
         LedgerUnavailable: it was away for longer.
@@ -107,10 +120,13 @@ async def claiming(
             continue
         for _ in range(2):  # steps of the loop, in which courses end that were answered by the commit of this claim
             await asyncio.sleep(0)
-        at_a_gate = any(runnings[lane.called] and not line.is_paused_for_good(lane.model) for lane in claimed.left)
+        paused = tuple({lane.model for lane in claimed.left if line.is_paused_for_good(lane.model)})
+        at_a_gate = any(runnings[lane.called] and lane.model not in paused for lane in claimed.left)
         line.more = at_a_gate  # nothing else waits, as far as is known: whoever is in hand is all there is
         if until_empty and not at_a_gate and not pool.in_hand():
-            return
+            if await may_end(paused):
+                return
+            continue
         await turns.until_changed(random.uniform(*LOOK_AGAIN_S))
 
 

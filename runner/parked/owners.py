@@ -43,18 +43,25 @@ def facts(role: str) -> OwnerFacts:
 
 def dead_here(other: OwnerFacts, *, here: OwnerFacts) -> bool:
     """Whether it is certain that an owner's process is gone: same boot and PID namespace, and no such process."""
+    return lives_here(other, here=here) is False
+
+
+def lives_here(other: OwnerFacts, *, here: OwnerFacts) -> bool | None:
+    """Whether an owner's process lives, where that is certain: in the same boot and PID namespace; else None."""
     if not (other.boot_id and other.pid_namespace and other.process_start):
-        return False
+        return None
     if (other.boot_id, other.pid_namespace) != (here.boot_id, here.pid_namespace):
-        return False
+        return None
     try:
         os.kill(other.pid, 0)  # asks only; /proc may hide what belongs to other users
     except ProcessLookupError:
-        return True
+        return False
     except OSError:
         pass  # it exists and isn't ours
     start, state = _start_and_state(other.pid)
-    return bool(start) and (start != other.process_start or state in "ZX")
+    if not start:
+        return None
+    return start == other.process_start and state not in "ZX"
 
 
 class Watch:

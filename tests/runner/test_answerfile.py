@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import stat
+import time
 
 import pytest
 
@@ -101,6 +102,14 @@ def test_a_file_of_something_else_is_refused_and_left_as_it_is(out, content):
         open_answers(str(out))
 
     assert out.read_text(encoding="latin-1") == content
+
+
+def test_a_file_that_another_run_is_about_to_close_may_be_waited_for(out, monkeypatch):
+    first = open_answers(str(out))
+    monkeypatch.setattr(time, "sleep", lambda _: first.close())
+
+    with open_answers(str(out), patience_s=30.0) as second:
+        assert second.add(line("a"))
 
 
 def test_a_file_that_another_run_writes_to_is_refused(out):

@@ -64,6 +64,11 @@ class Pauses:
 
         return model in self.now and self.now[model].reason is Reason.MODEL_NOT_FOUND
 
+    def text(self) -> str:
+        """In a word each, for one line; empty if there is none."""
+        paused = (f"{pause.scope or 'all models'} ({pause.reason})" for pause in self.now.values())
+        return ", ".join(f"paused: {pause}" for pause in paused)
+
     def tell(self, with_another: Callable[[str], str]) -> None:
         """Say of each pause what happened, and what to do about it.
 
@@ -113,16 +118,28 @@ def tell_pending(ledger: Ledger, *, pipeline: str | None, go_on: str) -> int:
 
     Returns how many.
     """
+    pending, text = _pending(ledger, pipeline)
+    if text is not None:
+        hint(f"{text}; to go on: {go_on}")
+    return pending
+
+
+def pending_text(ledger: Ledger, *, pipeline: str | None) -> str | None:
+    """`3 jobs of the pipeline 'nightly' pending since 2026-03-02 02:07Z`; None where none is."""
+    return _pending(ledger, pipeline)[1]
+
+
+def _pending(ledger: Ledger, pipeline: str | None) -> tuple[int, str | None]:
     from parked.ledger.store import Filters
 
     filters = Filters(pipeline=pipeline)
     with ledger.ask() as reader:
         pending = reader.count(filters, states=(State.PENDING,))
         oldest = next(iter(reader.jobs(filters, states=(State.PENDING,), limit=1)), None)
-    if oldest is not None:
-        whose = "" if pipeline is None else f" of the pipeline {pipeline!r}"
-        hint(f"{counted(pending, 'job')}{whose} pending since {minute_text(oldest.accepted_at)}; to go on: {go_on}")
-    return pending
+    if oldest is None:
+        return pending, None
+    whose = "" if pipeline is None else f" of the pipeline {pipeline!r}"
+    return pending, f"{counted(pending, 'job')}{whose} pending since {minute_text(oldest.accepted_at)}"
 
 
 def tell_orphans(orphans: list[JobRow]) -> None:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Final
 
 from parked.cli.drain import Drain, run_draining, tell_lost
 from parked.cli.exits import Exit
 from parked.cli.nearest import per_minute, whole_number
 from parked.cli.output import command_line, counted, flag, hint, put_json, same_command
-from parked.cli.pending import Pauses, command_for_pending, tell_orphans, tell_pending, waiting_text
+from parked.cli.pending import Pauses, command_for_pending, pending_text, tell_orphans, tell_pending, waiting_text
 from parked.cli.progress import Progress, progress
 from parked.cli.taking_on import (
     OtherModels,
@@ -27,17 +28,15 @@ from parked.cli.taking_on import (
 )
 from parked.cli.tally import Tally
 from parked.clock import from_now_s
-from parked.errors import OutputFailed, ParkedError, TextMissing
+from parked.errors import LedgerUnavailable, OutputFailed, ParkedError, TextMissing
 from parked.job import ANSWERED, Job, State
 from parked.settings import Settings
 
 if TYPE_CHECKING:
     from parked.answerfile import AnswerOutput
-    from parked.check import Check
     from parked.cli.frame import Subparsers
     from parked.course import Hold
     from parked.jobfile import Scan
-    from parked.ledger import Ledger
     from parked.ledger.operations import Called
     from parked.pool import Pool
     from parked.running import Running
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
 DEFAULT_CONCURRENCY: Final = 8  # what the smallest quotas bear; more is faster where the quota allows it
 DEFAULT_WAIT_S: Final = 24 * 3600.0
 HANDED_OUT: Final = 256  # answers noted as handed out in one operation
+CLOSING_S: Final = 30.0  # how long a run that has left its pipeline may take to let go of its output
 
 DESCRIPTION: Final = """\
 Run every job of a JSONL file; - is standard input. Each is committed to the ledger before its first call, retried,
@@ -53,8 +53,13 @@ the ledger, a parked one stays parked (parked replay is for it), a pending one g
 earlier runs of the pipeline have left over is taken up, too. A fault that every job would meet pauses the run: what is
 left stays pending, and the status is 4.
 
+Runs of one pipeline may overlap: each works on the jobs of its file, and leaves what another living one runs. With
+--exclusive only one of them runs: where another is alive, its jobs are accepted and left to that one, which takes them
+up before it ends; the status is 4.
+
 example:
   parked run jobs.jsonl --out answers.jsonl --pipeline nightly --batch "$(date -I)"
+  parked run jobs.jsonl --out answers.jsonl --pipeline nightly --exclusive --quiet    # from cron
 """
 
 
@@ -83,38 +88,73 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--max-attempts", metavar="N", help="after so many a job is parked; default 4")
     parser.add_argument("--parked-ok", action="store_true", help="exit with 0 also if jobs are parked")
+    parser.add_argument(
+        "--exclusive",
+        action="store_true",
+        help="if another run of the pipeline is alive, leave the jobs to it and exit with 4",
+    )
+    parser.add_argument(
+        "--quiet", action="store_true", help="say nothing if nothing is left to be done, else one line; for cron"
+    )
 
 
 def run(args: argparse.Namespace, settings: Settings) -> int:
     from parked.answerfile import open_answers
+    from parked.cli.exclusive import hand_over
+    from parked.gates import Gates
     from parked.jobfile import scan
     from parked.ledger import open_ledger
+    from parked.ledger.operations import Called, Run
     from parked.named import GEMINI, caller_named
+    from parked.running import Running
     from parked.schema import keep, read_schema
     from parked.tracing import tracing
 
     waits_s = wait_s_of(args, now=time.time())
+    if args.quiet:
+        logging.getLogger().setLevel(logging.ERROR)  # a pause that ended in time is no reason for a mail
     check_job_flags(args, settings, writes={} if args.out is None else {f"--out {args.out}": args.out})
     check = read_schema(args.schema) if args.schema is not None else None
     call_model = caller_named(args.call or GEMINI, timeout_s=settings.attempt_timeout_s)
     check_payload = getattr(call_model, "check_payload", None)
-    with (
-        scan(
-            args.jobs, default_model=args.model, check_payload=check_payload, skip_bad_lines=args.skip_bad_lines
-        ) as scanned,
-        open_answers(args.out) as out,
-        tracing("parked"),
-        open_ledger(settings.ledger, mode=settings.ledger_mode, write_patience_s=settings.write_patience_s) as ledger,
-    ):
-        tell_created(ledger)
+    with ExitStack() as stack:
+        scanned = stack.enter_context(
+            scan(args.jobs, default_model=args.model, check_payload=check_payload, skip_bad_lines=args.skip_bad_lines)
+        )
+        # The run that is alive may be writing to the same file.
+        out = None if args.exclusive else stack.enter_context(open_answers(args.out))
+        stack.enter_context(tracing("parked"))
+        ledger = stack.enter_context(
+            open_ledger(settings.ledger, mode=settings.ledger_mode, write_patience_s=settings.write_patience_s)
+        )
+        tell_created(ledger)  # also with --quiet: at the second night it would be the wrong one
         refuse_conflicts(ledger, scanned, args)
         if check is not None:
             keep(ledger, check)
-        tell_orphans(ledger.sweep())
+        tell_orphans(ledger.sweep())  # nobody else may ever say so
+        on = Running(
+            ledger,
+            call_model,
+            pipeline=args.pipeline,
+            batch=args.batch,
+            policy=settings.policy(),
+            check=check,
+            allow_truncated=args.allow_truncated,
+            caller=args.call or "",
+            gates=Gates(rpm=args.rpm),
+        )
+        this = Run(args.pipeline, Called(on.caller, on.checker))
+        if not args.exclusive:
+            ledger.enter_run(this)
+        elif (status := hand_over(args, ledger, scanned, this)) is not None:
+            return status
+        if out is None:
+            out = stack.enter_context(open_answers(args.out, patience_s=CLOSING_S))
         # The SDK's 100,000 objects are here to stay: walked by each full collection they cost 5 % of a run.
         gc.freeze()
-        work = _Work(args, settings, scanned, out, ledger, call_model, check, waits_s=waits_s)
+        work = _Work(args, scanned, out, on, waits_s=waits_s)
         run_draining(work.run())
+        ledger.leave_run()  # before it is counted what is pending: of what is accepted later, others are told
         work.tell()
         return work.exit()
 
@@ -144,30 +184,13 @@ class _Work:
     def __init__(
         self,
         args: argparse.Namespace,
-        settings: Settings,
         scanned: Scan,
         out: AnswerOutput,
-        ledger: Ledger,
-        call_model: Any,
-        check: Check | None,
+        on: Running,
         *,
         waits_s: float | None,
     ) -> None:
-        from parked.gates import Gates
-        from parked.running import Running
-
-        self._args, self._scanned, self._out, self._ledger = args, scanned, out, ledger
-        self._on: Running = Running(
-            ledger,
-            call_model,
-            pipeline=args.pipeline,
-            batch=args.batch,
-            policy=settings.policy(),
-            check=check,
-            allow_truncated=args.allow_truncated,
-            caller=args.call or "",
-            gates=Gates(rpm=args.rpm),
-        )
+        self._args, self._scanned, self._out, self._on, self._ledger = args, scanned, out, on, on.ledger
         self._waits_s = waits_s
         self._pauses = Pauses()
         self._tally = Tally(lines=scanned.lines, repeated=scanned.repeated, rejected=scanned.rejected)
@@ -202,6 +225,7 @@ class _Work:
                 pipeline=self._args.pipeline,
                 until_empty=True,
                 patience_s=self._ledger.write_patience_s,
+                may_end=self._may_end,
             )
             sources = [beside(sources[0], self._on, failed), left_over]
         self._drain.watch(pool, drain_s=self._on.policy.drain_s)
@@ -256,6 +280,12 @@ class _Work:
             known = self._known_here()
             tally.pending += max(0, known - tally.seen)
             tally.not_taken_on = self._scanned.jobs - tally.seen
+        if args.json and args.out:
+            as_json = {**tally.as_json(), **self._models.as_json(), "run_by": None}
+            put_json({"ledger": self._ledger.where, **as_json})
+        if args.quiet:
+            self._tell_in_a_line()
+            return
         tell_rejected(self._scanned)
         if tally.parked or tally.parked_before or tally.taken_up[State.PARKED]:
             words = flag("--pipeline", args.pipeline) + (flag("--batch", args.batch) if args.batch else [])
@@ -265,15 +295,32 @@ class _Work:
         self._models.tell(args)
         self._pauses.tell(self._with_another_model)
         retired = args.model if self._pauses.is_retired(args.model) else None
-        go_on = same_command(args, but_model=retired)
-        if not self._takes_up:
-            go_on = "parked run with the file that they came from, since not all their payloads can be read here"
-        tell_pending(self._ledger, pipeline=args.pipeline, go_on=go_on)
-        if args.json and args.out:
-            put_json({"ledger": self._ledger.where, **tally.as_json(), **self._models.as_json()})
+        tell_pending(self._ledger, pipeline=args.pipeline, go_on=self._to_go_on(but_model=retired))
         hint(tally.text())
         for why, jobs in self._answers_missing.items():
             hint(f"{counted(jobs, 'answer')} of earlier runs not written: {why}")
+
+    def _tell_in_a_line(self) -> None:
+        """Say what somebody has to do something about, and nothing if there is none: cron sends a mail for any word."""
+        args, tally = self._args, self._tally
+        if self._failure is not None:  # it is going to be said
+            return
+        pending = pending_text(self._ledger, pipeline=args.pipeline)
+        if self.exit() is Exit.OK and pending is None and not tally.rejected:
+            return
+        told = [tally.text(), self._pauses.text()]
+        if tally.rejected:
+            told.append(f"bad lines were set aside in {self._scanned.rejected_to}")
+        if tally.parked or tally.parked_before or tally.taken_up[State.PARKED]:
+            told.append(f"why: {command_line(args, 'causes', *flag('--pipeline', args.pipeline))}")
+        if pending is not None:
+            told.append(f"{pending}; to go on: {self._to_go_on()}")
+        hint("; ".join(part for part in told if part))
+
+    def _to_go_on(self, *, but_model: str | None = None) -> str:
+        if self._takes_up:
+            return same_command(self._args, but_model=but_model)
+        return "parked run with the file that they came from, since not all their payloads can be read here"
 
     def _with_another_model(self, model: str) -> str:
         """What to type so that what is pending for a model is run with another."""
@@ -284,7 +331,7 @@ class _Work:
             return f"name another model in the lines of {args.jobs}, and the same command again"
         return command_for_pending(args, self._ledger, "run", pipeline=args.pipeline, model=model)
 
-    def exit(self) -> int:
+    def exit(self) -> Exit:
         if self._failure is not None:
             raise self._failure
         if self._drain.received is not None:
@@ -330,6 +377,13 @@ class _Work:
         if self._written:
             self._ledger.submit(HandOut(tuple(self._written)))
             self._written = []
+
+    async def _may_end(self, paused: tuple[str, ...]) -> bool:
+        """Leave the pipeline, unless somebody has handed jobs over meanwhile."""
+        try:
+            return await asyncio.to_thread(self._ledger.leave_run, unless_waiting=True, closed=paused)
+        except LedgerUnavailable:  # the next claim finds out how long it is away
+            return False
 
     def _find(self, called: Called) -> Running | None:
         """What was left over by another caller, or is for another check, is left to those."""

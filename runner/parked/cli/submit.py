@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from parked.cli.frame import Subparsers
     from parked.jobfile import Scan
     from parked.ledger import Ledger, Ticket
-    from parked.ledger.operations import Accept, Accepted, Called
+    from parked.ledger.operations import Accept, Accepted, Called, JobRow
 
 DESCRIPTION: Final = """\
 Accept the jobs of a JSONL file as pending, and return; - is standard input. parked work runs them, on any machine that
@@ -71,13 +71,13 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         refuse_conflicts(ledger, scanned, args)
         if check is not None:
             keep(ledger, check)
-        submission = _Submission()
+        submission = Submission()
         try:
             with progress(scanned.jobs) as shown, noting() as signals:
                 submission.take_on(
                     ledger,
-                    _operations(scanned, args, called),
-                    counted_one=lambda: shown.advance(parked=0),
+                    operations(scanned, args, called),
+                    counted_one=lambda _: shown.advance(parked=0),
                     goes_on=lambda: signals.first is None,
                 )
         except BaseException:
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     return signals.exit() if not_taken_on else Exit.OK
 
 
-class _Submission:
+class Submission:
     """What became of the lines of a file, counted as they are accepted."""
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class _Submission:
         ledger: Ledger,
         chunks: Iterator[list[Accept]],
         *,
-        counted_one: Callable[[], None],
+        counted_one: Callable[[JobRow], None],
         goes_on: Callable[[], bool],
     ) -> None:
         """Have each chunk committed, as long as it goes on. While one is synced, the next is read.
@@ -121,7 +121,7 @@ class _Submission:
         finally:
             self._count_all(committing, counted_one)
 
-    def _count_all(self, handed_in: list[tuple[Accept, Ticket]], counted_one: Callable[[], None]) -> None:
+    def _count_all(self, handed_in: list[tuple[Accept, Ticket]], counted_one: Callable[[JobRow], None]) -> None:
         """
         Raises:
             ParkedError: one of them was refused; the others are counted.
@@ -129,11 +129,12 @@ class _Submission:
         refused: ParkedError | None = None
         for accept, ticket in handed_in:
             try:
-                self._count(accept, ticket.wait())
+                accepted = ticket.wait()
+                self._count(accept, accepted)
             except ParkedError as exc:
                 refused = exc
             else:
-                counted_one()
+                counted_one(accepted.row)
         if refused is not None:
             raise refused
 
@@ -147,7 +148,7 @@ class _Submission:
         self.models.add(row.state, row.model, was=accepted.was_model, wanted=wanted)
 
 
-def _operations(scanned: Scan, args: argparse.Namespace, called: Called) -> Iterator[list[Accept]]:
+def operations(scanned: Scan, args: argparse.Namespace, called: Called) -> Iterator[list[Accept]]:
     from parked.pool import CHUNK
     from parked.running import acceptance
 
@@ -155,7 +156,7 @@ def _operations(scanned: Scan, args: argparse.Namespace, called: Called) -> Iter
         yield [acceptance(job, args.pipeline, args.batch, called) for job in jobs]
 
 
-def _tell(args: argparse.Namespace, ledger: Ledger, scanned: Scan, submission: _Submission, not_taken_on: int) -> None:
+def _tell(args: argparse.Namespace, ledger: Ledger, scanned: Scan, submission: Submission, not_taken_on: int) -> None:
     tell_rejected(scanned)
     if args.json:
         put_json(

@@ -11,6 +11,7 @@ from parked.cli.exits import Exit
 from parked.clock import day_text
 from parked.course import Hold
 from parked.job import ANSWERED, State
+from parked.ledger.operations import JobRow
 
 
 @dataclass(slots=True)
@@ -35,17 +36,22 @@ class Tally:
 
     def add(self, hold: Hold) -> None:
         """Count one job that is out of the run's hands."""
-        row = hold.row
         if hold.claimed:
-            self.taken_up[row.state] += 1
-        elif row.state in ANSWERED:
-            if hold.called:
+            self.taken_up[hold.row.state] += 1
+            return
+        self.add_row(hold.row, called=hold.called)
+        if hold.called and hold.row.state in ANSWERED:
+            self.truncated += hold.verdict is not None and hold.verdict.rule == TRUNCATED
+
+    def add_row(self, row: JobRow, *, called: bool) -> None:
+        """Count one job of the file as it stands in the ledger, called by this command or not."""
+        if row.state in ANSWERED:
+            if called:
                 self.answered += 1
-                self.truncated += hold.verdict is not None and hold.verdict.rule == TRUNCATED
             else:
                 self._answered_before(row.finished_at)
         elif row.state is State.PARKED:
-            if hold.called:
+            if called:
                 self.parked += 1
             else:
                 self.parked_before += 1

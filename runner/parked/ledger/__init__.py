@@ -12,10 +12,23 @@ from types import TracebackType
 from typing import Any, Self
 
 from parked import owners
-from parked.errors import LedgerUnavailable
+from parked.errors import LedgerUnavailable, OwnerLost
 from parked.ledger.databases import locate
 from parked.ledger.migrations import Upgraded
-from parked.ledger.operations import Beat, JobRow, Leave, Lose, Operation, Outcome, Register, Release
+from parked.ledger.operations import (
+    Beat,
+    EnterRun,
+    JobRow,
+    Leave,
+    LeaveRun,
+    Lose,
+    Operation,
+    Outcome,
+    OwnerRow,
+    Register,
+    Release,
+    Run,
+)
 from parked.ledger.pulse import Pulse
 from parked.ledger.store import Database, Reader
 from parked.ledger.vault import PLAIN_VAULT, Vault, vault_of
@@ -151,6 +164,7 @@ class Ledger:
         self._database = database
         self._name: str | None = None
         self._role = role
+        self._run: Run | None = None  # that this process has entered
         self._pulse = Pulse(monotonic=monotonic)
         self._registering = threading.Lock()
         self._writer = Writer(
@@ -245,9 +259,37 @@ class Ledger:
             if owner_id is None:
                 facts = owners.facts(self._role)
                 owner_id = self.record(Register(facts))
+                if self._run is not None:  # it was declared lost, and goes on
+                    self.record(EnterRun(owner_id, self._run))
                 self._pulse.begin(owner_id, facts)
                 self._writer.look()
             return owner_id
+
+    def enter_run(self, run: Run, *, alone: bool = False) -> OwnerRow | None:
+        """Note that this process takes up what is pending of a pipeline until it leaves.
+
+        With `alone` only if no other living owner does so: else that one is returned.
+        """
+        while True:
+            try:
+                other: OwnerRow | None = self.record(EnterRun(self.owner_id, run, alone))
+            except OwnerLost:
+                continue
+            if other is None:
+                self._run = run
+            return other
+
+    def leave_run(self, *, unless_waiting: bool = False, closed: tuple[str, ...] = ()) -> bool:
+        """Take up nothing any more; returns whether it is so.
+
+        With `unless_waiting` it isn't if due jobs wait for this run and for a model that isn't among the `closed` ones.
+        """
+        if self._run is None:
+            return True
+        left: bool = self.record(LeaveRun(self.owner_id, self._run if unless_waiting else None, closed))
+        if left:
+            self._run = None
+        return left
 
     def sweep(self) -> list[JobRow]:
         """Beat, look at the other owners, and park the jobs of those that are lost; return these.
@@ -309,6 +351,7 @@ class Ledger:
     def _after_fork_in_child(self) -> None:
         self._registering = threading.Lock()
         self._pulse.forget()
+        self._run = None
         self._writer.after_fork_in_child()
 
 

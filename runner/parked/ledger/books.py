@@ -442,6 +442,29 @@ class Books(ABC):
     def _ago(self, length_s: float | None) -> float | None:
         return None if length_s is None else self.now - length_s
 
+    # --- runs of a pipeline ---
+
+    def enter_run(self, rows: Sequence[op.EnterRun]) -> list[op.OwnerRow | Exception | None]:
+        self.alone_with_runs()
+        return [self._enter_run(row) for row in rows]
+
+    def _enter_run(self, row: op.EnterRun) -> op.OwnerRow | Exception | None:
+        if row.alone and (other := self.other_run(row.run.pipeline, row.owner_id)) is not None:
+            return other
+        return None if self.note_run(row.owner_id, row.run) else OwnerLost(row.owner_id)
+
+    def leave_run(self, rows: Sequence[op.LeaveRun]) -> list[bool]:
+        self.alone_with_runs()
+        return [self._leave_run(row) for row in rows]
+
+    def _leave_run(self, row: op.LeaveRun) -> bool:
+        if row.unless is not None and any(
+            (lane.pipeline, lane.called) == row.unless and lane.model not in row.closed for lane in self.lanes()
+        ):
+            return False
+        self.end_run(row.owner_id)
+        return True
+
     # --- lost owners ---
 
     def orphan_jobs_of(self, owner_id: int) -> list[JobRow]:
@@ -589,6 +612,21 @@ class Books(ABC):
 
     @abstractmethod
     def owner_alive(self, owner_id: int) -> bool: ...
+
+    @abstractmethod
+    def alone_with_runs(self) -> None:
+        """Until the commit no other transaction enters a run or leaves one, and what those before did is seen."""
+
+    @abstractmethod
+    def other_run(self, pipeline: str, owner_id: int) -> op.OwnerRow | None:
+        """The living owner that began first to run this pipeline, but for this one."""
+
+    @abstractmethod
+    def note_run(self, owner_id: int, run: op.Run) -> bool:
+        """Whether that owner lives, so that it was noted."""
+
+    @abstractmethod
+    def end_run(self, owner_id: int) -> None: ...
 
     @abstractmethod
     def trigger(self, replay_id: int) -> str: ...

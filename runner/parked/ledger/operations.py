@@ -381,6 +381,13 @@ class OwnerFacts(NamedTuple):
     version: str
 
 
+class Run(NamedTuple):
+    """Which pending jobs an owner takes up until none is left: of a pipeline, with this caller and check."""
+
+    pipeline: str
+    called: Called
+
+
 class OwnerRow(NamedTuple):
     id: int
     facts: OwnerFacts
@@ -389,6 +396,8 @@ class OwnerRow(NamedTuple):
     beat_at: float
     ended_at: float | None
     lost_at: float | None
+    run: Run | None = None  # while it has entered one
+    run_began_at: float | None = None
 
 
 class Register(NamedTuple):
@@ -422,6 +431,30 @@ class Leave(NamedTuple):
     """The owner ends in order. Jobs that it still holds are treated as those of a lost owner. Answered as `Lose`."""
 
     owner_id: int
+
+
+class EnterRun(NamedTuple):
+    """Note what an owner runs, until `LeaveRun`. Answered with None; raised as `OwnerLost` if it lives no more.
+
+    With `alone` only if no other living owner runs that pipeline: else answered with the `OwnerRow` of the one that
+    began first, and nothing is noted.
+    """
+
+    owner_id: int
+    run: Run
+    alone: bool = False
+
+
+class LeaveRun(NamedTuple):
+    """The owner runs nothing any more, unless jobs wait for its run and for a model that isn't `closed`, and are due.
+
+    Answered with whether it has left. What was accepted before another was answered with this owner by `EnterRun` is
+    seen: so either the owner goes on with it, or the other is told that nobody runs the pipeline.
+    """
+
+    owner_id: int
+    unless: Run | None = None  # None: it leaves anyway
+    closed: tuple[str, ...] = ()
 
 
 class OpenReplay(NamedTuple):
@@ -561,6 +594,8 @@ Operation = (
     | Beat
     | Lose
     | Leave
+    | EnterRun
+    | LeaveRun
     | OpenReplay
     | CloseReplay
     | SetMark

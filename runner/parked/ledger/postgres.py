@@ -51,6 +51,7 @@ LOCKING_OUT: Final = (
 IS_UNDER_WAY: Final = b"SELECT pg_xact_status(%s::text::xid8) = 'in progress'"
 # Who lets a pair of pipeline and model in as a label is alone with it until the commit.
 LETTING_IN: Final = b"SELECT pg_advisory_xact_lock(1885434475, 2)"
+ALONE_WITH_RUNS: Final = b"SELECT pg_advisory_xact_lock(1885434475, 3)"
 
 _ACCEPTED: Final = (
     "pipeline", "batch", "job_id", "model", "state", "calls", "place", "caller", "checker", "accepted_at", "started_at",
@@ -427,6 +428,19 @@ class PostgresStore(Books):
             self.orphan_jobs_of(row.owner_id) if self._hit("leave", id=row.owner_id, now=self.now) else []
             for row in rows
         ]
+
+    def alone_with_runs(self) -> None:
+        self._connection.execute(ALONE_WITH_RUNS)
+
+    def other_run(self, pipeline: str, owner_id: int) -> op.OwnerRow | None:
+        found = self._do("other_run", pipeline=pipeline, owner_id=owner_id).fetchone()
+        return None if found is None else owner_row(found)
+
+    def note_run(self, owner_id: int, run: op.Run) -> bool:
+        return self._hit("note_run", owner_id=owner_id, pipeline=run.pipeline, **run.called._asdict(), now=self.now)
+
+    def end_run(self, owner_id: int) -> None:
+        self._do("end_run", owner_id=owner_id)
 
     def open_replay(self, rows: Sequence[op.OpenReplay]) -> list[int]:
         return [int(self._value("open_replay", **row._asdict(), now=self.now)) for row in rows]

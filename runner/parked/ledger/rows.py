@@ -9,7 +9,7 @@ from typing import Any, Final
 from parked.job import State
 from parked.ledger.codec import Body
 from parked.ledger.moves import AttemptState, Change
-from parked.ledger.operations import JobRow, OwnerFacts, OwnerRow, PauseRow
+from parked.ledger.operations import Called, JobRow, OwnerFacts, OwnerRow, PauseRow, Run
 from parked.ledger.store import AnswerRow, AttemptRow
 from parked.verdict import Kind, Reason, Scope
 
@@ -39,8 +39,9 @@ def job_row(columns: Iterable[Any]) -> JobRow:
 def owner_row(columns: Sequence[Any]) -> OwnerRow:
     """The row of an owner from the columns that the fragment `owner` names."""
     facts = OwnerFacts(*columns[:8])
-    id, beat, started_at, beat_at, ended_at, lost_at = columns[8:]
-    return OwnerRow(id, facts, beat, started_at, beat_at, ended_at, lost_at)
+    id, beat, started_at, beat_at, ended_at, lost_at, pipeline, caller, checker, run_began_at = columns[8:]
+    run = None if pipeline is None else Run(pipeline, Called(caller, checker))
+    return OwnerRow(id, facts, beat, started_at, beat_at, ended_at, lost_at, run, run_began_at)
 
 
 def moment(value: Any) -> float | None:

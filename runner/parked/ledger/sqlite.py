@@ -377,6 +377,20 @@ class SqliteStore(Books):
             for row in rows
         ]
 
+    def alone_with_runs(self) -> None:
+        """Whoever writes is alone with the file."""
+
+    def other_run(self, pipeline: str, owner_id: int) -> op.OwnerRow | None:
+        found = self._connection.execute(SQL["other_run"], {"pipeline": pipeline, "owner_id": owner_id}).fetchone()
+        return None if found is None else owner_row(found)
+
+    def note_run(self, owner_id: int, run: op.Run) -> bool:
+        values = {"owner_id": owner_id, "pipeline": run.pipeline, **run.called._asdict(), "now": self.now}
+        return self._hit(SQL["note_run"], values)
+
+    def end_run(self, owner_id: int) -> None:
+        self._connection.execute(SQL["end_run"], {"owner_id": owner_id})
+
     def open_replay(self, rows: Sequence[op.OpenReplay]) -> list[int]:
         return [self._insert(SQL["open_replay"], row._asdict() | {"now": self.now}) for row in rows]
 

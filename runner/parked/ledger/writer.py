@@ -51,6 +51,8 @@ METHODS: Final[dict[type, str]] = {
     op.Beat: "beat",
     op.Lose: "lose",
     op.Leave: "leave",
+    op.EnterRun: "enter_run",
+    op.LeaveRun: "leave_run",
     op.OpenReplay: "open_replay",
     op.CloseReplay: "close_replay",
     op.SetMark: "set_mark",

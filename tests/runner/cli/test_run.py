@@ -381,3 +381,60 @@ def test_a_run_waits_for_a_ledger_that_another_program_has_locked(api, jobs, out
 
     assert process.returncode == 0, err
     assert len(answers(out)) == 40
+
+
+# --- --quiet ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_quiet_run_says_nothing_when_nothing_is_left_to_be_done(parked, api, jobs, out, url):
+    first = parked("run", jobs("one", "two"), "--out", str(out), "--quiet")
+    again = parked("run", jobs("one", "two"), "--out", str(out), "--quiet")
+
+    assert (first.status, first.out, first.err) == (0, "", f"made the ledger {full_name(url)}\n")
+    assert (again.status, again.out, again.err) == (0, "", "")
+
+
+def test_a_quiet_run_says_in_one_line_what_is_parked_and_what_shows_why(parked, api, jobs, out, story):
+    api.answers(lambda request: reply.blocked_prompt("SAFETY") if request.text == "bad" else None)
+    file = jobs("good", "bad")
+
+    said = parked("run", file, "--out", str(out), "--pipeline", "nightly", "--quiet")
+
+    assert said.status == 1
+    assert said.err == "2 lines: 1 answered, 1 parked; why: parked causes --pipeline nightly\n"
+    assert parked("run", file, "--out", str(out), "--pipeline", "nightly", "--quiet", "--parked-ok").err == ""
+
+
+def test_a_quiet_run_says_in_one_line_what_is_pending_and_how_to_go_on(parked, api, jobs, out, story):
+    api.answers(lambda request: reply.bad_key())
+    words = ("run", jobs("one", "two"), "--out", str(out), "--quiet")
+
+    said = parked(*words)
+
+    assert said.status == 4
+    (line,) = said.err.splitlines()
+    assert line.startswith(
+        "2 lines: 2 pending; paused: all models (auth_invalid); 2 jobs of the pipeline 'default' pending"
+    )
+    assert line.endswith(f"; to go on: parked {' '.join(words)}")
+
+
+def test_a_quiet_run_tells_of_bad_lines_and_of_what_others_have_left(parked, api, jobs, out, story):
+    file = Path(jobs("one"))
+    file.write_text(file.read_text() + "no JSON\n")
+    story.pending("left", pipeline="nightly")
+
+    said = parked("run", str(file), "--out", str(out), "--pipeline", "nightly", "--quiet", "--skip-bad-lines")
+
+    assert said.status == 0
+    (line,) = said.err.splitlines()
+    assert line.startswith(
+        f"2 lines: 1 answered, 1 rejected; bad lines were set aside in {file}.rejected.jsonl; 1 job of"
+    )
+
+
+def test_an_error_of_a_quiet_run_is_one_line(parked, api, jobs, out, story):
+    said = parked("run", jobs("one"), "--out", str(out.parent), "--quiet")
+
+    assert said.status == 2
+    assert said.err.splitlines() == [f"parked: answers can't be written to {out.parent}: Is a directory"]

@@ -414,7 +414,8 @@ def test_who_comes_before_a_breaking_step_has_begun_is_waited_for(url, file, mon
     transaction = SqliteSchema.transaction
 
     def late(self: SqliteSchema) -> Any:
-        edit(file, "INSERT INTO owners VALUES (7, 't', 'runner', 'h', '', '', 1, '', '0.1', 0, 1.0, 1.0, NULL, NULL)")
+        facts = "'t', 'runner', 'h', '', '', 1, '', '0.1', 0, 1.0, 1.0, NULL, NULL"
+        edit(file, f"INSERT INTO owners VALUES (7, {facts}, NULL, NULL, NULL, NULL)")
         return transaction(self)
 
     monkeypatch.setattr(SqliteSchema, "transaction", late)
@@ -439,7 +440,8 @@ def test_a_job_row_and_an_owner_row_have_the_columns_that_are_asked_for():
 
     assert jobs == list(op.JobRow._fields)
     facts = list(op.OwnerFacts._fields)
-    assert owners == [*facts, "id", "beat", "started_at", "beat_at", "ended_at", "lost_at"]
+    run = ["pipeline", "caller", "checker", "run_began_at"]
+    assert owners == [*facts, "id", "beat", "started_at", "beat_at", "ended_at", "lost_at", *run]
 
 
 def test_every_statement_that_is_used_exists_and_every_one_that_exists_is_used():

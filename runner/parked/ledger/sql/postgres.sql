@@ -19,7 +19,8 @@ jobs.auto_replays
 -- name: owner
 -- The columns of an OwnerRow, its facts first.
 owners.token, owners.role, owners.host, owners.boot_id, owners.pid_namespace, owners.pid, owners.process_start,
-owners.version, owners.id, owners.beat, owners.started_at, owners.beat_at, owners.ended_at, owners.lost_at
+owners.version, owners.id, owners.beat, owners.started_at, owners.beat_at, owners.ended_at, owners.lost_at,
+owners.pipeline, owners.caller, owners.checker, owners.run_began_at
 
 
 -- ==== taking on ====
@@ -414,6 +415,24 @@ RETURNING id;
 -- No row: it has ended already, or was declared lost.
 UPDATE parked.owners SET ended_at = %(now)s WHERE id = %(id)s AND ended_at IS NULL AND lost_at IS NULL
 RETURNING id;
+
+-- name: other_run
+-- The living owner that began first to run a pipeline, but for one.
+-- No row: nobody else runs it.
+SELECT {owner} FROM parked.owners
+ WHERE ended_at IS NULL AND lost_at IS NULL AND pipeline = %(pipeline)s AND id <> %(owner_id)s
+ ORDER BY run_began_at, id LIMIT 1;
+
+-- name: note_run
+-- Note what an owner runs.
+-- No row: it has ended, or was declared lost.
+UPDATE parked.owners SET pipeline = %(pipeline)s, caller = %(caller)s, checker = %(checker)s, run_began_at = %(now)s
+ WHERE id = %(owner_id)s AND ended_at IS NULL AND lost_at IS NULL
+RETURNING id;
+
+-- name: end_run
+-- An owner runs nothing any more.
+UPDATE parked.owners SET pipeline = NULL WHERE id = %(owner_id)s;
 
 -- name: held_by
 -- The jobs that an owner holds.
@@ -859,7 +878,7 @@ COPY parked.ledger ({columns_of_ledger}) FROM STDIN;
 
 -- name: columns_of_owners
 id, token, role, host, boot_id, pid_namespace, pid, process_start, version, beat, started_at, beat_at, ended_at,
-lost_at
+lost_at, pipeline, caller, checker, run_began_at
 
 -- name: rows_of_owners
 SELECT {columns_of_owners} FROM parked.owners ORDER BY id;

@@ -16,7 +16,8 @@ jobs.auto_replays
 -- name: owner
 -- The columns of an OwnerRow, its facts first.
 owners.token, owners.role, owners.host, owners.boot_id, owners.pid_namespace, owners.pid, owners.process_start,
-owners.version, owners.id, owners.beat, owners.started_at, owners.beat_at, owners.ended_at, owners.lost_at
+owners.version, owners.id, owners.beat, owners.started_at, owners.beat_at, owners.ended_at, owners.lost_at,
+owners.pipeline, owners.caller, owners.checker, owners.run_began_at
 
 
 -- ==== taking on ====
@@ -327,6 +328,23 @@ UPDATE owners SET lost_at = :now WHERE id = :id AND beat = :beat AND ended_at IS
 -- An owner ends in order.
 -- No row: it has ended already, or was declared lost.
 UPDATE owners SET ended_at = :now WHERE id = :id AND ended_at IS NULL AND lost_at IS NULL;
+
+-- name: other_run
+-- The living owner that began first to run a pipeline, but for one.
+-- No row: nobody else runs it.
+SELECT {owner} FROM owners
+ WHERE ended_at IS NULL AND lost_at IS NULL AND pipeline = :pipeline AND id <> :owner_id
+ ORDER BY run_began_at, id LIMIT 1;
+
+-- name: note_run
+-- Note what an owner runs.
+-- No row: it has ended, or was declared lost.
+UPDATE owners SET pipeline = :pipeline, caller = :caller, checker = :checker, run_began_at = :now
+ WHERE id = :owner_id AND ended_at IS NULL AND lost_at IS NULL;
+
+-- name: end_run
+-- An owner runs nothing any more.
+UPDATE owners SET pipeline = NULL WHERE id = :owner_id;
 
 -- name: held_by
 -- The jobs that an owner holds.
@@ -762,14 +780,14 @@ VALUES (?, ?, ?);
 
 -- name: columns_of_owners
 id, token, role, host, boot_id, pid_namespace, pid, process_start, version, beat, started_at, beat_at, ended_at,
-lost_at
+lost_at, pipeline, caller, checker, run_began_at
 
 -- name: rows_of_owners
 SELECT {columns_of_owners} FROM owners ORDER BY id;
 
 -- name: fill_owners
 INSERT INTO owners ({columns_of_owners})
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: columns_of_replays
 id, name, who, filters, trigger, started_at, ended_at, recovered, parked_again, released

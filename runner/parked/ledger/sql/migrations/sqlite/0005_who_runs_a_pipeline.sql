@@ -1,0 +1,8 @@
+-- additive
+
+-- Which pipeline's pending jobs an owner takes up until none is left, and with which caller and check; NULL: none (any
+-- more).
+ALTER TABLE owners ADD COLUMN pipeline TEXT;
+ALTER TABLE owners ADD COLUMN caller TEXT;
+ALTER TABLE owners ADD COLUMN checker TEXT;
+ALTER TABLE owners ADD COLUMN run_began_at REAL;
