@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -53,15 +53,19 @@ def work(url: str, *, row_by_row: bool = False) -> None:
     for module in ("cli.work", "callers", "claims", "pool", "tracing", "ledger.postgres"):  # before the clock starts
         import_module(f"parked.{module}")
     if row_by_row:
-        for name in ("finish", "_write"):
-            setattr(PostgresStore, name, one_by_one(getattr(PostgresStore, name)))
+        PostgresStore.write_changes = one_by_one(PostgresStore.write_changes)  # type: ignore[method-assign]
     began()
     assert main(["work", "--ledger", url, "--until-empty", "--concurrency", str(WORKERS)]) == 0
 
 
-def one_by_one(all_at_once: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """Have a store write what becomes of each job by statements of its own, in the same transactions."""
-    return lambda self, rows: [result for row in rows for result in all_at_once(self, [row])]
+def one_by_one(all_at_once: Callable[..., None]) -> Callable[..., None]:
+    """Have a store write what becomes of each job by a statement of its own, in the same transactions."""
+
+    def write(self: Any, changes: Sequence[Any]) -> None:
+        for change in changes:
+            all_at_once(self, [change])
+
+    return write
 
 
 # --- the queues ---
