@@ -31,6 +31,10 @@ LANES_SEEN_S: Final = 0.25
 
 _ID_OF_CHANGE: Final = attrgetter("row.id")
 
+COUNTED: Final = (
+    "metric", "pipeline", "model", "a", "b", "value", "now", "trace_id", "span_id", "example_value", "example_at",
+)  # fmt: skip
+
 LabelSet = tuple[Metric, str, str, str, str]  # the first five fields of a Move: the key of a counter
 
 
@@ -242,7 +246,11 @@ class Books(ABC):
             self.ask_for_owner(owner_id)
         triggers = {row.replay_id: self._trigger_of(row.replay_id) for row in rows}
         self._settle_jobs(row.id for row in rows)
-        jobs = self.jobs_with_attempts([(row.id, None) for row in rows])
+        jobs: Mapping[int, tuple[JobRow, AttemptState | None]]
+        if any(row.previous is not None for row in rows):
+            jobs = self.jobs_with_attempts([(row.id, None) for row in rows])
+        else:  # the first of a course follows no attempt
+            jobs = {id: (job, None) for id, job in self.jobs_by_id([row.id for row in rows]).items()}
         results: list[op.Started | op.Held | Exception] = []
         changes: list[Change] = []
         for row in rows:
@@ -425,22 +433,21 @@ class Books(ABC):
             tally.values.setdefault((Metric.JOBS_ACCEPTED, *pair, "", ""), 0)
         return tally
 
-    def counter_rows(self) -> list[dict[str, Any]]:
-        """The rows for `count`, in the order of the key: so that no two writers wait for each other in a circle."""
-        tally = self.counted()
-        rows: list[dict[str, Any]] = []
+    def counter_rows(self) -> list[tuple[Any, ...]]:
+        """The rows for `count`, in the order of the key: so that no two writers wait for each other in a circle.
+
+        Their columns are those of `COUNTED`.
+        """
+        tally, now = self.counted(), self.now
+        rows: list[tuple[Any, ...]] = []
         for key, value in sorted(tally.values.items()):
-            metric, pipeline, model, a, b = key
-            row = {
-                "metric": metric, "pipeline": pipeline, "model": model, "a": a, "b": b, "value": value, "now": self.now,
-                "trace_id": None, "span_id": None, "example_value": None, "example_at": None,
-            }  # fmt: skip
-            if (move := tally.examples.get(key)) is not None:
-                row |= {
-                    "trace_id": move.trace_id, "span_id": move.span_id, "example_at": self.now,
-                    "example_value": move.value if move.example is None else move.example,
-                }  # fmt: skip
-            rows.append(row)
+            names = tuple(map(str, key))  # plain texts, as in `rows.py`
+            move = tally.examples.get(key)
+            if move is None:
+                rows.append((*names, value, now, None, None, None, None))
+                continue
+            example = move.value if move.example is None else move.example
+            rows.append((*names, value, now, move.trace_id, move.span_id, example, now))
         return rows
 
     # --- what processes tell each other ---
@@ -572,11 +579,10 @@ class Books(ABC):
         row = change.row
         if change.opened is not None and change.closed is None and row.state in HELD:
             self._held[row.id] = (row, AttemptState(change.opened, self.now, None, False, False))
-        elif row.id in self._held:
-            if change.closed is not None or row.state not in HELD:
-                del self._held[row.id]
-            else:
-                self._held[row.id] = (row, self._held[row.id][1])
+        elif (held := self._held.pop(row.id, None)) is not None and change.closed is None:
+            was, attempt = held
+            if row.state in HELD and (row.owner_id, row.calls) == (was.owner_id, was.calls):
+                self._held[row.id] = (row, attempt)
 
     # --- what a database brings ---
 

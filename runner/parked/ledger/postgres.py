@@ -20,7 +20,7 @@ import psycopg
 
 from parked.errors import LedgerUnavailable, SettingsError
 from parked.ledger import operations as op
-from parked.ledger.books import SET_BY_THE_LATEST, Books, is_meant
+from parked.ledger.books import COUNTED, SET_BY_THE_LATEST, Books, is_meant
 from parked.ledger.codec import ERASED, Body
 from parked.ledger.migrations import Upgrade, Upgraded, apply, bring_up_to_date, migrations
 from parked.ledger.moves import ANOTHER_MODEL, AttemptState, Change
@@ -134,7 +134,8 @@ class PostgresStore(Books):
 
     def commit(self) -> None:
         self._settle()
-        if rows := self.counter_rows():
+        if counted := self.counter_rows():
+            rows = [_given(COUNTED, row) for row in counted]
             self._do("count", counters=json.dumps(rows), latest=list(SET_BY_THE_LATEST), slot=self._slot)
         if self._witness is not None:
             self._known()  # it can't be asked for once the connection is lost

@@ -133,7 +133,7 @@ class SqliteStore(Books):
         return explain(exc, self._path)
 
     def _write_counters(self) -> None:
-        rows = ({**row, "latest": row["metric"] in SET_BY_THE_LATEST} for row in self.counter_rows())
+        rows = [(*row, row[0] in SET_BY_THE_LATEST) for row in self.counter_rows()]
         self._connection.executemany(SQL["count"], rows)
 
     def _checkpoint_now_and_then(self) -> None:

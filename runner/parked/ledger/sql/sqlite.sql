@@ -271,9 +271,9 @@ SELECT DISTINCT pipeline, model FROM counters WHERE metric = 'jobs_accepted';
 -- name: count
 -- Add to a label set, which begins with its first move; or set it, where the latest counts.
 INSERT INTO counters (metric, pipeline, model, a, b, value, first_at, trace_id, span_id, example_value, example_at)
-VALUES (:metric, :pipeline, :model, :a, :b, :value, :now, :trace_id, :span_id, :example_value, :example_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (metric, pipeline, model, a, b, slot) DO UPDATE
-   SET value = CASE WHEN :latest THEN excluded.value ELSE value + excluded.value END,
+   SET value = CASE WHEN ? THEN excluded.value ELSE value + excluded.value END,
        trace_id = coalesce(excluded.trace_id, trace_id), span_id = coalesce(excluded.span_id, span_id),
        example_value = coalesce(excluded.example_value, example_value),
        example_at = coalesce(excluded.example_at, example_at);
