@@ -59,11 +59,17 @@ def work(url: str, *, row_by_row: bool = False) -> None:
 
 
 def one_by_one(all_at_once: Callable[..., None]) -> Callable[..., None]:
-    """Have a store write what becomes of each job by a statement of its own, in the same transactions."""
+    """Have a store write each row of jobs, attempts and answers by a statement of its own, in the same transactions."""
 
     def write(self: Any, changes: Sequence[Any]) -> None:
         for change in changes:
-            all_at_once(self, [change])
+            bare = change._replace(opened=None, closed=None, answer=None)
+            written = bare._replace(was=change.row)
+            if change.row is not change.was:
+                all_at_once(self, [bare])
+            for name in ("opened", "closed", "answer"):
+                if (value := getattr(change, name)) is not None:
+                    all_at_once(self, [written._replace(**{name: value})])
 
     return write
 
