@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -53,15 +53,25 @@ def work(url: str, *, row_by_row: bool = False) -> None:
     for module in ("cli.work", "callers", "claims", "pool", "tracing", "ledger.postgres"):  # before the clock starts
         import_module(f"parked.{module}")
     if row_by_row:
-        for name in ("finish", "_write"):
-            setattr(PostgresStore, name, one_by_one(getattr(PostgresStore, name)))
+        PostgresStore.write_changes = one_by_one(PostgresStore.write_changes)  # type: ignore[method-assign]
     began()
     assert main(["work", "--ledger", url, "--until-empty", "--concurrency", str(WORKERS)]) == 0
 
 
-def one_by_one(all_at_once: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """Have a store write what becomes of each job by statements of its own, in the same transactions."""
-    return lambda self, rows: [result for row in rows for result in all_at_once(self, [row])]
+def one_by_one(all_at_once: Callable[..., None]) -> Callable[..., None]:
+    """Have a store write each row of jobs, attempts and answers by a statement of its own, in the same transactions."""
+
+    def write(self: Any, changes: Sequence[Any]) -> None:
+        for change in changes:
+            bare = change._replace(opened=None, closed=None, answer=None)
+            written = bare._replace(was=change.row)
+            if change.row is not change.was:
+                all_at_once(self, [bare])
+            for name in ("opened", "closed", "answer"):
+                if (value := getattr(change, name)) is not None:
+                    all_at_once(self, [written._replace(**{name: value})])
+
+    return write
 
 
 # --- the queues ---

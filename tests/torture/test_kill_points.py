@@ -114,10 +114,10 @@ def test_killed_between_two_attempts_the_job_was_not_sent_again_and_keeps_its_fa
 def test_a_worker_killed_as_it_claims_leaves_a_pending_job_or_an_orphan(commands, books, simulator, run):
     file = run()[2]
     commands.run("parked", "submit", file)
-    commands.run("parked", "work", die_at="before:open_attempts")
+    commands.run("parked", "work", die_at="before:add_payloads")
     assert books.state() == ("pending", None)
 
-    commands.run("parked", "work", die_at="after:open_attempts")
+    commands.run("parked", "work", die_at="after:add_payloads")
     commands.run("parked", "work", "--until-empty")
 
     assert books.state() == MAYBE_SENT, "its call may have been made, for all that anybody knows"

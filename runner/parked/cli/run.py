@@ -16,7 +16,15 @@ from parked.cli.drain import Drain, run_draining, tell_lost
 from parked.cli.exits import Exit
 from parked.cli.nearest import per_minute, whole_number
 from parked.cli.output import command_line, counted, flag, hint, put_json, same_command
-from parked.cli.pending import Pauses, command_for_pending, pending_text, tell_orphans, tell_pending, waiting_text
+from parked.cli.pending import (
+    Pauses,
+    command_for_pending,
+    pending_text,
+    refuse_omitted,
+    tell_orphans,
+    tell_pending,
+    waiting_text,
+)
 from parked.cli.progress import Progress, progress
 from parked.cli.taking_on import (
     OtherModels,
@@ -37,6 +45,7 @@ if TYPE_CHECKING:
     from parked.cli.frame import Subparsers
     from parked.course import Hold
     from parked.jobfile import Scan
+    from parked.ledger import Ledger
     from parked.ledger.operations import Called
     from parked.pool import Pool
     from parked.running import Running
@@ -111,6 +120,8 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     from parked.tracing import tracing
 
     waits_s = wait_s_of(args, now=time.time())
+    if args.exclusive:  # the run that is alive couldn't read what it is handed
+        refuse_omitted(settings, "run --exclusive")
     if args.quiet:
         logging.getLogger().setLevel(logging.ERROR)  # a pause that ended in time is no reason for a mail
     check_job_flags(args, settings, writes={} if args.out is None else {f"--out {args.out}": args.out})
@@ -195,7 +206,7 @@ class _Work:
         self._pauses = Pauses()
         self._tally = Tally(lines=scanned.lines, repeated=scanned.repeated, rejected=scanned.rejected)
         self._models = OtherModels()
-        self._takes_up = _can_take_up(ledger, args.pipeline)
+        self._takes_up = _can_take_up(on.ledger, args.pipeline)
         self._moved_away: set[int] = set()  # jobs of the file that another process has given another model meanwhile
         self._written: list[int] = []
         self._drain = Drain()

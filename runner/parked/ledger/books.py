@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from parked.errors import JobConflict, OwnerLost, TextMissing, TransitionError
-from parked.job import FINISHED, State
+from parked.job import FINISHED, HELD, State
 from parked.ledger import moves
 from parked.ledger import operations as op
 from parked.ledger.codec import Body
@@ -29,6 +29,12 @@ SET_BY_THE_LATEST: Final = frozenset({Metric.LAST_ACCEPTED, Metric.LAST_SUCCESS,
 # How long a store goes by the lanes that it saw. A job in a new one has to start within a second.
 LANES_SEEN_S: Final = 0.25
 
+
+_ID_OF_CHANGE: Final = attrgetter("row.id")
+
+COUNTED: Final = (
+    "metric", "pipeline", "model", "a", "b", "value", "now", "trace_id", "span_id", "example_value", "example_at",
+)  # fmt: skip
 
 LabelSet = tuple[Metric, str, str, str, str]  # the first five fields of a Move: the key of a counter
 
@@ -79,26 +85,62 @@ class Books(ABC):
     def __init__(self) -> None:
         self.tally = Tally()
         self.labels = Labels()  # as far as they are known; a store forgets them when it rolls back
+        self._gathered: list[Change] = []  # decided, and not written yet
+        self._unsettled: set[int] = set()  # the ids of their jobs
+        # The jobs that this process runs, as the last commit left them, each with its open attempt. Whoever else moves
+        # one of them takes it from its owner, and the write finds that out: so nothing needs to be read for its end.
+        self._held: dict[int, tuple[JobRow, AttemptState]] = {}
+        self._goes_by_memory = False  # this transaction
         self._triggers: dict[int, str] = {}
         self._lanes: list[Lane] = []
-        self._lanes_seen_at = -math.inf  # by `now`
+        self._lanes_seen_at = -math.inf  # by `moment`
 
     @property
     @abstractmethod
     def now(self) -> float:
         """The time of this transaction, UTC epoch seconds."""
 
+    # --- the transaction, as far as it is the same everywhere ---
+
+    def _begin_anew(self) -> None:
+        self.tally.clear()
+        self._gathered.clear()
+        self._unsettled.clear()
+        self._goes_by_memory = False
+
+    def _unlearn(self) -> None:
+        """After a transaction that failed: what this one left behind, or went by, is read again."""
+        self.labels = Labels()
+        self._held.clear()
+
+    def _settle(self) -> None:
+        """Write what was decided: before anything is read that depends on it, and before the commit."""
+        if not self._gathered:
+            return
+        changes = sorted(self._gathered, key=_ID_OF_CHANGE)
+        self._gathered.clear()
+        self._unsettled.clear()
+        self.write_changes(changes)
+        recovered = [change.row.id for change in changes if _recovers(change)]
+        if recovered:
+            self.make_deliverable(recovered)
+
+    def _settle_jobs(self, ids: Iterable[int]) -> None:
+        """The same where it is about one of these jobs."""
+        if not self._unsettled.isdisjoint(ids):
+            self._settle()
+
     # --- taking on ---
 
     def accept(self, rows: Sequence[op.Accept]) -> list[op.Accepted | Exception]:
-        place = self.last_place()
+        place = self._last_place()
         drafts = [moves.accepted(row, place=(place := place + 1), now=self.now) for row in rows]
         # A new job that starts at once is inserted as running: its indexes are written once instead of twice.
         starts = [self._first_start(draft, row) for draft, row in zip(drafts, rows, strict=True)]
         stored = [draft if start is None else start.row for draft, start in zip(drafts, starts, strict=True)]
         new = self._take_on(stored, rows)
         again = [row for row, job in zip(rows, new, strict=True) if job is None]
-        known = self.known_jobs(again)
+        known = self._known_jobs(again)
         was = self._give_models(again, known)
 
         results: list[op.Accepted | Exception] = []
@@ -121,9 +163,9 @@ class Books(ABC):
         return results
 
     def take_over(self, rows: Sequence[op.TakeOver]) -> list[op.Accepted | Exception]:
-        place = self.last_place()
+        place = self._last_place()
         new = self._take_on([moves.accepted(row, place=(place := place + 1), now=self.now) for row in rows], rows)
-        known = self.known_jobs([row for row, job in zip(rows, new, strict=True) if job is None])
+        known = self._known_jobs([row for row, job in zip(rows, new, strict=True) if job is None])
         results: list[op.Accepted | Exception] = []
         changes: list[Change] = []
         for row, job in zip(rows, new, strict=True):
@@ -139,6 +181,17 @@ class Books(ABC):
             result._replace(row=parked.get(result.row.id, result.row)) if isinstance(result, op.Accepted) else result
             for result in results
         ]
+
+    def _last_place(self) -> int:
+        if any(change.to_the_back for change in self._gathered):
+            self._settle()
+        return self.last_place()
+
+    def _known_jobs(self, rows: Sequence[op.Accept | op.TakeOver]) -> dict[tuple[str, str, str], JobRow]:
+        if not rows:
+            return {}
+        self._settle()
+        return self.known_jobs(rows)
 
     def _first_start(self, job: JobRow, row: op.Accept) -> Change | None:
         """How a job that is accepted starts at once; None if it doesn't."""
@@ -196,7 +249,12 @@ class Books(ABC):
         for owner_id in sorted({row.owner_id for row in rows}):
             self.ask_for_owner(owner_id)
         triggers = {row.replay_id: self._trigger_of(row.replay_id) for row in rows}
-        jobs = self.jobs_with_attempts([(row.id, None) for row in rows])
+        self._settle_jobs(row.id for row in rows)
+        jobs: Mapping[int, tuple[JobRow, AttemptState | None]]
+        if any(row.previous is not None for row in rows):
+            jobs = self.jobs_with_attempts([(row.id, None) for row in rows])
+        else:  # the first of a course follows no attempt
+            jobs = {id: (job, None) for id, job in self.jobs_by_id([row.id for row in rows]).items()}
         results: list[op.Started | op.Held | Exception] = []
         changes: list[Change] = []
         for row in rows:
@@ -229,6 +287,8 @@ class Books(ABC):
         return [self._claim(row) for row in rows]
 
     def _claim(self, row: op.Claim) -> op.Claimed | Exception:
+        if any(State.PENDING in (change.was.state, change.row.state) for change in self._gathered):
+            self._settle()
         self.ask_for_owner(row.owner_id)
         heads, left, waiting = self._heads_for(row)
         if not self.owner_alive(row.owner_id):
@@ -247,20 +307,19 @@ class Books(ABC):
 
         The lanes that were seen a moment ago do, as long as they give enough.
         """
-        if 0 <= self.now - self._lanes_seen_at < LANES_SEEN_S:
+        if self._lanes_are_fresh():
             found = self._heads_of(self._lanes, row)
             if len(found[0]) >= row.limit:  # of each lane
                 return found
-        self._lanes, self._lanes_seen_at = self.lanes(), self.now
+        self._lanes, self._lanes_seen_at = self.lanes(), self.moment()
         return self._heads_of(self._lanes, row)
+
+    def _lanes_are_fresh(self) -> bool:
+        return 0 <= self.moment() - self._lanes_seen_at < LANES_SEEN_S
 
     def _heads_of(self, lanes: Sequence[Lane], row: op.Claim) -> tuple[list[JobRow], list[Lane], bool]:
         waiting = [lane for lane in lanes if row.pipeline in (None, lane.pipeline)]
-        meant = [
-            lane
-            for lane in waiting
-            if lane.model not in row.closed and (row.served is None or lane.called in row.served)
-        ]
+        meant = [lane for lane in waiting if is_meant(lane, row)]
         heads = self.heads(meant, row.limit, far_end=row.far_end) if meant else []
         return heads, [lane for lane in waiting if lane not in meant], bool(meant)
 
@@ -280,6 +339,7 @@ class Books(ABC):
         return list(self._write(changes))
 
     def release(self, rows: Sequence[op.Release]) -> list[JobRow | Exception | None]:
+        self._settle_jobs(row.id for row in rows)
         found = self.jobs_with_attempts([(row.id, row.attempt) for row in rows])
         meant = [row for row in rows if not row.unsure or moves.is_held_so(found.get(row.id, (None, None))[0], row)]
         if any(row.id not in found for row in meant):
@@ -341,6 +401,7 @@ class Books(ABC):
         return results
 
     def note_delivery(self, rows: Sequence[op.NoteDelivery]) -> list[None]:
+        self._settle()
         jobs = self.jobs_by_id([row.id for row in rows])
         there = [row for row in rows if row.id in jobs]
         self.note_deliveries(there)
@@ -351,6 +412,7 @@ class Books(ABC):
         return [self._forget(row) for row in rows]
 
     def _forget(self, row: op.Forget) -> int:
+        self._settle()
         jobs = self.jobs_by_id(row.ids)
         gone = self.forget_jobs([job.id for job in jobs.values() if job.state in FINISHED])
         for id in gone:
@@ -375,27 +437,27 @@ class Books(ABC):
             tally.values.setdefault((Metric.JOBS_ACCEPTED, *pair, "", ""), 0)
         return tally
 
-    def counter_rows(self) -> list[dict[str, Any]]:
-        """The rows for `count`, in the order of the key: so that no two writers wait for each other in a circle."""
-        tally = self.counted()
-        rows: list[dict[str, Any]] = []
+    def counter_rows(self) -> list[tuple[Any, ...]]:
+        """The rows for `count`, in the order of the key: so that no two writers wait for each other in a circle.
+
+        Their columns are those of `COUNTED`.
+        """
+        tally, now = self.counted(), self.now
+        rows: list[tuple[Any, ...]] = []
         for key, value in sorted(tally.values.items()):
-            metric, pipeline, model, a, b = key
-            row = {
-                "metric": metric, "pipeline": pipeline, "model": model, "a": a, "b": b, "value": value, "now": self.now,
-                "trace_id": None, "span_id": None, "example_value": None, "example_at": None,
-            }  # fmt: skip
-            if (move := tally.examples.get(key)) is not None:
-                row |= {
-                    "trace_id": move.trace_id, "span_id": move.span_id, "example_at": self.now,
-                    "example_value": move.value if move.example is None else move.example,
-                }  # fmt: skip
-            rows.append(row)
+            names = tuple(map(str, key))  # plain texts, as in `rows.py`
+            move = tally.examples.get(key)
+            if move is None:
+                rows.append((*names, value, now, None, None, None, None))
+                continue
+            example = move.value if move.example is None else move.example
+            rows.append((*names, value, now, move.trace_id, move.span_id, example, now))
         return rows
 
     # --- what processes tell each other ---
 
     def consult(self, rows: Sequence[op.Consult]) -> list[op.Consulted]:
+        self._settle()  # what leaves nothing pending is no pause
         for gate in sorted({gate.model: gate for row in rows for gate in row.gates}.values(), key=attrgetter("model")):
             self.set_gate(
                 {
@@ -469,11 +531,13 @@ class Books(ABC):
 
     def orphan_jobs_of(self, owner_id: int) -> list[JobRow]:
         """Park what an owner holds, and close what else it left open. Return the jobs that were parked."""
+        self._settle()
         held = self.jobs_with_attempts([(id, None) for id in self.held_by(owner_id)])
         changes = [
             moves.orphaned(job, attempt, trigger=self._trigger(job), now=self.now) for job, attempt in held.values()
         ]
         parked = self._write(changes)
+        self._settle()
         left = self.open_attempts_of(owner_id)
         jobs = self.jobs_by_id([job for job, _ in left])
         self._write([moves.abandoned(jobs[job], attempt) for job, attempt in left])
@@ -485,12 +549,26 @@ class Books(ABC):
         self, rows: Sequence[op.Answer | op.Park | op.Retried | op.Release | op.Orphan]
     ) -> dict[int, tuple[JobRow, AttemptState | None]]:
         """The jobs that these are about, each with the attempt that is meant."""
-        jobs = self.jobs_with_attempts([(row.id, row.attempt) for row in rows])
+        self._settle_jobs(row.id for row in rows)
+        jobs: dict[int, tuple[JobRow, AttemptState | None]] = {}
+        jobs |= {row.id: held for row in rows if (held := self._remembered(row)) is not None}
+        unknown = [(row.id, row.attempt) for row in rows if row.id not in jobs]
+        self._goes_by_memory |= bool(jobs)
+        if unknown:
+            jobs |= self.jobs_with_attempts(unknown)
         if len(jobs) < len(rows):
             raise TransitionError(State.FORGOTTEN, "any")
         return jobs
 
+    def _remembered(
+        self, row: op.Answer | op.Park | op.Retried | op.Release | op.Orphan
+    ) -> tuple[JobRow, AttemptState] | None:
+        """The job that its owner brings something of, if it holds it in that very attempt as far as is known here."""
+        held = self._held.get(row.id)
+        return held if held is not None and (held[0].owner_id, held[0].calls) == (row.owner_id, row.attempt) else None
+
     def _existing(self, ids: Sequence[int]) -> dict[int, JobRow]:
+        self._settle()
         jobs = self.jobs_by_id(ids)
         if len(jobs) < len(ids):
             raise TransitionError(State.FORGOTTEN, "any")
@@ -508,23 +586,30 @@ class Books(ABC):
         return self._triggers[replay_id]
 
     def _write(self, changes: Sequence[Change]) -> list[JobRow]:
-        """Write what was decided; return the rows as they are now, in that order."""
+        """Have written what was decided, by the commit at the latest; return the rows as they are then, in order."""
+        self._settle_jobs(change.row.id for change in changes)
         if any(change.to_the_back for change in changes):
-            place = self.last_place()
+            place = self._last_place()
             changes = [
                 change._replace(row=change.row._replace(place=(place := place + 1))) if change.to_the_back else change
                 for change in changes
             ]
-        self.move_jobs([change for change in changes if change.row is not change.was])
-        self.open_attempts([change.row for change in changes if change.opened is not None])
-        self.close_attempts([change for change in changes if change.closed is not None])
-        self.keep_answers([change for change in changes if change.answer is not None])
-        recovered = [change.row.id for change in changes if _recovers(change)]
-        if recovered:
-            self.make_deliverable(recovered)
         for change in changes:
+            self._remember(change)
+            self._unsettled.add(change.row.id)
             self.tally.add(change.moves)
+        self._gathered += changes
         return [change.row for change in changes]
+
+    def _remember(self, change: Change) -> None:
+        """Note a job that this process runs from now on, or no longer."""
+        row = change.row
+        if change.opened is not None and change.closed is None and row.state in HELD:
+            self._held[row.id] = (row, AttemptState(change.opened, self.now, None, False, False))
+        elif (held := self._held.pop(row.id, None)) is not None and change.closed is None:
+            was, attempt = held
+            if row.state in HELD and (row.owner_id, row.calls) == (was.owner_id, was.calls):
+                self._held[row.id] = (row, attempt)
 
     # --- what a database brings ---
 
@@ -552,6 +637,10 @@ class Books(ABC):
         self, attempts: Sequence[tuple[int, int | None]]
     ) -> dict[int, tuple[JobRow, AttemptState | None]]:
         """The same, each with one of its attempts, if it has that: (job's id, number; None: the last)."""
+
+    @abstractmethod
+    def moment(self) -> float:
+        """In seconds, to tell how long ago something was; nobody is asked for it."""
 
     @abstractmethod
     def lanes(self) -> list[Lane]:
@@ -632,15 +721,12 @@ class Books(ABC):
     def trigger(self, replay_id: int) -> str: ...
 
     @abstractmethod
-    def move_jobs(self, changes: Sequence[Change]) -> None:
-        """Write `row`, where the state is still that of `was`."""
+    def write_changes(self, changes: Sequence[Change]) -> None:
+        """Write the rows that changed, open and close attempts, and keep answers where there are none yet.
 
-    @abstractmethod
-    def open_attempts(self, rows: Sequence[JobRow]) -> None:
-        """Number `calls` of each."""
-
-    @abstractmethod
-    def close_attempts(self, changes: Sequence[Change]) -> None: ...
+        They are in the order of the jobs' ids. The transaction must fail if a job that is to be moved is not as `was`
+        says in its state, its owner and its calls.
+        """
 
     @abstractmethod
     def forgive_attempts(self, rows: Sequence[op.Forgive]) -> None:
@@ -668,10 +754,6 @@ class Books(ABC):
     def end_pause(self, row: op.ClearPause, *, began_at: float) -> bool: ...
 
     @abstractmethod
-    def keep_answers(self, changes: Sequence[Change]) -> None:
-        """Where there is none yet."""
-
-    @abstractmethod
     def make_deliverable(self, ids: Sequence[int]) -> None:
         """Let the answers of these jobs be delivered from now on."""
 
@@ -686,6 +768,15 @@ def _is_same(job: JobRow, row: op.Accept | op.TakeOver) -> bool:
 
 def _is_known_so(job: JobRow, row: op.Accept) -> bool:
     return job.payload_hash == row.payload_hash or job.payload_hash in row.other_hashes
+
+
+def is_meant(lane: Lane, row: op.Claim) -> bool:
+    """Whether a claim is for the jobs of a lane."""
+    return (
+        row.pipeline in (None, lane.pipeline)
+        and lane.model not in row.closed
+        and (row.served is None or lane.called in row.served)
+    )
 
 
 def _recovers(change: Change) -> bool:

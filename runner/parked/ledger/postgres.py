@@ -20,9 +20,8 @@ import psycopg
 
 from parked.errors import LedgerUnavailable, SettingsError
 from parked.ledger import operations as op
-from parked.ledger.books import SET_BY_THE_LATEST, Books
+from parked.ledger.books import COUNTED, SET_BY_THE_LATEST, Books, is_meant
 from parked.ledger.codec import ERASED, Body
-from parked.ledger.labels import Labels
 from parked.ledger.migrations import Upgrade, Upgraded, apply, bring_up_to_date, migrations
 from parked.ledger.moves import ANOTHER_MODEL, AttemptState, Change
 from parked.ledger.operations import JobRow
@@ -30,7 +29,21 @@ from parked.ledger.postgres_schema import PostgresSchema, begin, set_up
 from parked.ledger.postgres_scrubbing import scrub
 from parked.ledger.postgres_server import ANOTHER_SESSION, BEGIN_READING, PATIENCE_S, Server
 from parked.ledger.reading import SqlReader
-from parked.ledger.rows import attempt_state, closing_columns, gate_columns, job_row, owner_row, pause_rows
+from parked.ledger.rows import (
+    ACCEPTED,
+    CLOSED,
+    FOUND,
+    MOVED,
+    accepted_columns,
+    attempt_state,
+    closing_columns,
+    found_columns,
+    gate_columns,
+    job_row,
+    moved_columns,
+    owner_row,
+    pause_rows,
+)
 from parked.ledger.statements import load
 from parked.ledger.store import ConnectionLost, Contended, InDoubt
 from parked.ledger.tables import Explained, Row, take_over
@@ -53,17 +66,8 @@ IS_UNDER_WAY: Final = b"SELECT pg_xact_status(%s::text::xid8) = 'in progress'"
 LETTING_IN: Final = b"SELECT pg_advisory_xact_lock(1885434475, 2)"
 ALONE_WITH_RUNS: Final = b"SELECT pg_advisory_xact_lock(1885434475, 3)"
 
-_ACCEPTED: Final = (
-    "pipeline", "batch", "job_id", "model", "state", "calls", "place", "caller", "checker", "accepted_at", "started_at",
-    "owner_id", "trace_id", "span_id",
-)  # fmt: skip
-_MOVED: Final = (
-    "id", "state", "came_from", "error_class", "reason", "kind", "scope", "fingerprint", "calls", "strikes", "replays",
-    "not_before", "place", "started_at", "parked_at", "finished_at", "owner_id", "replay_id", "trace_id", "span_id",
-    "note", "auto_replays",
-)  # fmt: skip
-_accepted: Final = attrgetter(*_ACCEPTED)
-_moved: Final = attrgetter(*_MOVED)
+# Operations that leave the pending jobs as they are, and a claim.
+CLAIMED_BESIDE: Final = (op.Answer, op.Park, op.Retried, op.Claim)
 
 Asked = psycopg.Cursor[tuple[Any, ...]]  # what was asked; its answer is waited for when it is read
 
@@ -88,6 +92,7 @@ class PostgresStore(Books):
         self._pipeline = ExitStack()
         self._owners: dict[int, Asked | bool] = {}  # those asked for in this transaction; whether they live, if known
         self._payloads: list[tuple[list[op.Started], Asked]] = []  # where what is asked for is to be put
+        self._heads: tuple[list[op.Lane], int, bool, Asked] | None = None  # asked for beforehand
 
     # --- the transaction ---
 
@@ -98,14 +103,29 @@ class PostgresStore(Books):
         if psycopg.Pipeline.is_supported():
             self._pipeline.enter_context(self._connection.pipeline())
         self._begun, self._set_up = begin(self._connection), None
-        self.tally.clear()
+        self._begin_anew()
         self._owners.clear()
         self._payloads.clear()
+        self._heads = None
         self._witness = None
+
+    def expect(self, operations: Sequence[op.Operation]) -> None:
+        """A claim beside nothing but outcomes, as in a run that is under way, needs nothing that they leave behind."""
+        claims = [each for each in operations if isinstance(each, op.Claim)]
+        if len(claims) != 1 or not all(isinstance(each, CLAIMED_BESIDE) for each in operations):
+            return
+        (claim,) = claims
+        self.ask_for_owner(claim.owner_id)  # before its jobs
+        if self._lanes_are_fresh():
+            meant = [lane for lane in self._lanes if is_meant(lane, claim)]
+            self._heads = (meant, claim.limit, claim.far_end, self._ask_for_heads(meant, claim.limit, claim.far_end))
 
     @property
     def now(self) -> float:
         return self._known()[0]
+
+    def moment(self) -> float:
+        return time.monotonic() if self._clock is None else self._clock()
 
     def _known(self) -> tuple[float, str]:
         if self._set_up is None:
@@ -115,7 +135,9 @@ class PostgresStore(Books):
         return self._set_up
 
     def commit(self) -> None:
-        if rows := self.counter_rows():
+        self._settle()
+        if counted := self.counter_rows():
+            rows = [_given(COUNTED, row) for row in counted]
             self._do("count", counters=json.dumps(rows), latest=list(SET_BY_THE_LATEST), slot=self._slot)
         if self._witness is not None:
             self._known()  # it can't be asked for once the connection is lost
@@ -170,7 +192,7 @@ class PostgresStore(Books):
         return row is not None and bool(row[0])
 
     def rollback(self) -> None:
-        self.labels = Labels()
+        self._unlearn()
         with suppress(psycopg.Error):  # the error that ends this transaction, said once more
             self._pipeline.close()
         with suppress(psycopg.OperationalError):  # then it is gone by itself
@@ -185,6 +207,8 @@ class PostgresStore(Books):
         if isinstance(exc, psycopg.Error) and exc.sqlstate in ANOTHER_SESSION:
             self._connection.prepare_threshold = None
             return Contended(f"a pooler before {self._server.where} gave a transaction another session")
+        if isinstance(exc, psycopg.errors.DivisionByZero) and self._goes_by_memory:
+            return Contended(f"another process has moved a job in {self._server.where} that this one holds")
         return self._server.explain(exc)
 
     # --- the primitives of Books ---
@@ -193,7 +217,7 @@ class PostgresStore(Books):
         return int(self._value("last_place"))
 
     def insert_jobs(self, jobs: Sequence[JobRow], payloads: Sequence[Body]) -> list[int | None]:
-        given = [_given(_ACCEPTED, _accepted(job)) | {"payload_hash": job.payload_hash.hex()} for job in jobs]
+        given = [_given(ACCEPTED, accepted_columns(job)) | {"payload_hash": job.payload_hash.hex()} for job in jobs]
         ids: list[int | None] = [None] * len(jobs)
         for index, id in self._do("accept", jobs=json.dumps(given)):
             ids[index] = id
@@ -239,16 +263,22 @@ class PostgresStore(Books):
     def heads(self, lanes: Sequence[op.Lane], limit: int, *, far_end: bool) -> list[JobRow]:
         if not lanes:
             return []
-        return list(
-            self._jobs(
-                "tails" if far_end else "heads",
-                pipelines=[lane.pipeline for lane in lanes],
-                callers=[lane.caller for lane in lanes],
-                checkers=[lane.checker for lane in lanes],
-                models=[lane.model for lane in lanes],
-                limit=limit,
-                now=self.now,
-            )
+        asked, self._heads = self._heads, None
+        if asked is not None and asked[:3] == (lanes, limit, far_end):
+            answer = asked[3]
+        else:
+            answer = self._ask_for_heads(lanes, limit, far_end)
+        return list(map(job_row, answer))
+
+    def _ask_for_heads(self, lanes: Sequence[op.Lane], limit: int, far_end: bool) -> Asked:
+        return self._do(
+            "tails" if far_end else "heads",
+            pipelines=[lane.pipeline for lane in lanes],
+            callers=[lane.caller for lane in lanes],
+            checkers=[lane.checker for lane in lanes],
+            models=[lane.model for lane in lanes],
+            limit=limit,
+            now=None if self._clock is None else self._clock(),  # of the server: it needn't be waited for
         )
 
     def mend_payloads(self, mends: Sequence[tuple[JobRow, op.Mend]]) -> None:
@@ -326,43 +356,52 @@ class PostgresStore(Books):
     def trigger(self, replay_id: int) -> str:
         return str(self._value("trigger", id=replay_id))
 
-    def move_jobs(self, changes: Sequence[Change]) -> None:
-        if not changes:
-            return
-        given = [_given(_MOVED, _moved(change.row)) | {"was": change.was.state} for change in changes]
-        self._do("move_job", jobs=json.dumps(given))
-
-    def open_attempts(self, rows: Sequence[JobRow]) -> None:
-        if rows:
-            self._witness = next((row for row in rows if row.owner_id is not None), self._witness)
-            self._do(
-                "open_attempt",
-                jobs=[row.id for row in rows],
-                numbers=[row.calls for row in rows],
-                replay_ids=[row.replay_id for row in rows],
-                owner_ids=[row.owner_id for row in rows],
-                revisions=[row.revision for row in rows],
-                now=self.now,
+    def write_changes(self, changes: Sequence[Change]) -> None:
+        # One statement doesn't see the attempts that it opens itself.
+        at_once = [change for change in changes if change.opened is not None and change.closed is not None]
+        if at_once:
+            self._write_changes([change._replace(closed=None) for change in at_once])
+            rest = [change._replace(was=change.row, opened=None) for change in at_once]
+            changes = sorted(
+                [*rest, *(change for change in changes if change not in at_once)], key=attrgetter("row.id")
             )
+        self._write_changes(changes)
 
-    def close_attempts(self, changes: Sequence[Change]) -> None:
-        if changes:
-            closed = [closing_columns(change, now=self.now) for change in changes]
-            self._do("close_attempt", attempts=json.dumps([_given(columns, columns.values()) for columns in closed]))
+    def _write_changes(self, changes: Sequence[Change]) -> None:
+        moved = [
+            _given(MOVED, moved_columns(change.row), id=change.row.id)
+            | dict(zip(FOUND, found_columns(change.was), strict=True))
+            for change in changes
+            if change.row is not change.was
+        ]
+        opened = [change.row for change in changes if change.opened is not None]
+        closed = [
+            _given(CLOSED, closing_columns(change.closed), job=change.row.id, number=change.closed.number)
+            for change in changes
+            if change.closed is not None
+        ]
+        answers = [
+            (change.row.id, change.answered_by, change.answer) for change in changes if change.answer is not None
+        ]
+        self._witness = next((row for row in opened if row.owner_id is not None), self._witness)
+        self._do(
+            "move_job",
+            moved=json.dumps(moved),
+            opened=json.dumps([_opened_row(row) for row in opened]),
+            closed=json.dumps(closed),
+            answered=json.dumps(
+                [
+                    {"job": job, "attempt": number, "codec": body.codec, "key_id": body.key_id}
+                    for job, number, body in answers
+                ]
+            ),
+            bodies=[body.data for _, _, body in answers],
+            now=self.now,
+        )
 
     def forgive_attempts(self, rows: Sequence[op.Forgive]) -> None:
         if rows:
             self._do("forgive_attempt", jobs=[row.id for row in rows], numbers=[row.attempt for row in rows])
-
-    def keep_answers(self, changes: Sequence[Change]) -> None:
-        if changes:
-            self._do(
-                "keep_answer",
-                jobs=[change.row.id for change in changes],
-                attempts=[change.answered_by for change in changes],
-                now=self.now,
-                **_bodies(change.answer for change in changes if change.answer is not None),
-            )
 
     def make_deliverable(self, ids: Sequence[int]) -> None:
         self._do("make_deliverable", jobs=list(ids), now=self.now)
@@ -511,9 +550,17 @@ def _bears_witness(found: JobRow, witness: JobRow) -> bool:
     return (found.owner_id, found.calls) == (witness.owner_id, witness.calls)
 
 
-def _given(names: Iterable[str], values: Iterable[Any]) -> dict[str, Any]:
+def _given(names: Iterable[str], values: Iterable[Any], **more: int) -> dict[str, Any]:
     """A row as it is sent: a column that is missing in JSON is NULL."""
-    return {name: value for name, value in zip(names, values, strict=True) if value is not None}
+    more.update((name, value) for name, value in zip(names, values, strict=True) if value is not None)
+    return more
+
+
+def _opened_row(row: JobRow) -> dict[str, Any]:
+    return {
+        "job": row.id, "number": row.calls, "replay_id": row.replay_id, "owner_id": row.owner_id,
+        "revision": row.revision,
+    }  # fmt: skip
 
 
 def _bodies(bodies: Iterable[Body]) -> dict[str, list[Any]]:

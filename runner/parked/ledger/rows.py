@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from parked.job import State
 from parked.ledger.codec import Body
-from parked.ledger.moves import AttemptState, Change
+from parked.ledger.moves import AttemptState, Closed
 from parked.ledger.operations import Called, JobRow, OwnerFacts, OwnerRow, PauseRow, Run
 from parked.ledger.store import AnswerRow, AttemptRow
 from parked.verdict import Kind, Reason, Scope
@@ -83,31 +83,55 @@ def attempt_state(columns: Sequence[Any]) -> AttemptState:
     return AttemptState(number, started_at, ended_at, bool(answered), bool(interrupted))
 
 
-def closing_columns(change: Change, *, now: float) -> dict[str, Any]:
-    """What is written into the row of an attempt that a change closes, by column."""
-    assert change.closed is not None
-    closing = change.closed.closing
-    return {
-        "job": change.row.id,
-        "number": change.closed.number,
-        "now": now,
-        "strike": int(change.closed.strike),
-        "answered": int(closing.kind is None),
-        "interrupted": int(change.closed.interrupted),
-        "duration_s": closing.duration_s,
-        "kind": closing.kind,
-        "reason": closing.reason,
-        "scope": closing.scope,
-        "status": closing.status,
-        "rule": closing.rule,
-        "fingerprint": closing.fingerprint,
-        "quota_id": closing.quota_id,
-        "message": closing.message,
-        "message_key_id": closing.message_key_id,
-        "retry_after_s": closing.retry_after_s,
-        "tokens_in": closing.tokens_in,
-        "tokens_out": closing.tokens_out,
-        "response_id": closing.response_id,
-        "trace_id": closing.span.trace_id,
-        "span_id": closing.span.span_id,
-    }
+# Columns in the order in which they are written; `sqlite.sql` has them in the same.
+ACCEPTED: Final = (
+    "pipeline", "batch", "job_id", "model", "state", "calls", "place", "caller", "checker", "accepted_at", "started_at",
+    "owner_id", "trace_id", "span_id",
+)  # fmt: skip
+MOVED: Final = (
+    "state", "came_from", "error_class", "reason", "kind", "scope", "fingerprint", "calls", "strikes", "replays",
+    "not_before", "place", "started_at", "parked_at", "finished_at", "owner_id", "replay_id", "trace_id", "span_id",
+    "note", "auto_replays",
+)  # fmt: skip
+CLOSED: Final = (
+    "strike", "answered", "interrupted", "duration_s", "kind", "reason", "scope", "status", "rule", "fingerprint",
+    "quota_id", "message", "message_key_id", "retry_after_s", "tokens_in", "tokens_out", "response_id", "trace_id",
+    "span_id",
+)  # fmt: skip
+FOUND: Final = ("was", "was_owner", "was_calls")
+
+
+def accepted_columns(job: JobRow) -> tuple[Any, ...]:
+    return (
+        job.pipeline, job.batch, job.job_id, job.model, str(job.state), job.calls, job.place, job.caller, job.checker,
+        job.accepted_at, job.started_at, job.owner_id, job.trace_id, job.span_id,
+    )  # fmt: skip
+
+
+def moved_columns(row: JobRow) -> tuple[Any, ...]:
+    return (
+        str(row.state), _text(row.came_from), row.error_class, _text(row.reason), _text(row.kind), _text(row.scope),
+        row.fingerprint, row.calls, row.strikes, row.replays, row.not_before, row.place, row.started_at, row.parked_at,
+        row.finished_at, row.owner_id, row.replay_id, row.trace_id, row.span_id, row.note, row.auto_replays,
+    )  # fmt: skip
+
+
+def found_columns(was: JobRow) -> tuple[Any, ...]:
+    """By what a job is known as the move found it."""
+    return str(was.state), was.owner_id, was.calls
+
+
+def closing_columns(closed: Closed) -> tuple[Any, ...]:
+    """What is written into the row of an attempt that is closed, but for the time."""
+    closing = closed.closing
+    return (
+        int(closed.strike), int(closing.kind is None), int(closed.interrupted), closing.duration_s,
+        _text(closing.kind), _text(closing.reason), _text(closing.scope), closing.status, closing.rule,
+        closing.fingerprint, closing.quota_id, closing.message, closing.message_key_id, closing.retry_after_s,
+        closing.tokens_in, closing.tokens_out, closing.response_id, *closing.span,
+    )  # fmt: skip
+
+
+def _text(value: str | None) -> str | None:
+    """A plain text: each driver takes longer over a member of an enum."""
+    return None if value is None else str(value)

@@ -15,13 +15,22 @@ from parked.errors import LedgerMissing, LedgerUnavailable, SettingsError
 from parked.ledger import operations as op
 from parked.ledger.books import SET_BY_THE_LATEST, Books
 from parked.ledger.codec import ERASED, Body
-from parked.ledger.labels import Labels
 from parked.ledger.migrations import Upgrade, Upgraded, apply, bring_up_to_date, migrations
 from parked.ledger.moves import ANOTHER_MODEL, AttemptState, Change
 from parked.ledger.newfile import new_file
 from parked.ledger.operations import JobRow, Lane
 from parked.ledger.reading import SqlReader
-from parked.ledger.rows import attempt_state, closing_columns, gate_columns, job_row, owner_row, pause_rows
+from parked.ledger.rows import (
+    accepted_columns,
+    attempt_state,
+    closing_columns,
+    found_columns,
+    gate_columns,
+    job_row,
+    moved_columns,
+    owner_row,
+    pause_rows,
+)
 from parked.ledger.scrubbing import scrub
 from parked.ledger.sqlite_copy import write_copy
 from parked.ledger.sqlite_file import (
@@ -37,6 +46,7 @@ from parked.ledger.sqlite_file import (
 )
 from parked.ledger.sqlite_schema import SqliteSchema
 from parked.ledger.statements import load
+from parked.ledger.store import Contended
 from parked.ledger.tables import Row
 from parked.ledger.vault import PLAIN_VAULT, Vault
 
@@ -88,20 +98,27 @@ class SqliteStore(Books):
         # What is committed to a file that was deleted or replaced is gone, and nobody would say so.
         check_same(self._path, self._file)
         self._now = self._clock()
-        self.tally.clear()
+        self._begin_anew()
         self._alive.clear()
 
     @property
     def now(self) -> float:
         return self._now
 
+    def moment(self) -> float:
+        return self._now
+
+    def expect(self, operations: Sequence[op.Operation]) -> None:
+        """What is asked here is answered at once."""
+
     def commit(self) -> None:
+        self._settle()
         self._write_counters()
         self._connection.execute("COMMIT")
         self._checkpoint_now_and_then()
 
     def rollback(self) -> None:
-        self.labels = Labels()
+        self._unlearn()
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
@@ -118,7 +135,7 @@ class SqliteStore(Books):
         return explain(exc, self._path)
 
     def _write_counters(self) -> None:
-        rows = ({**row, "latest": row["metric"] in SET_BY_THE_LATEST} for row in self.counter_rows())
+        rows = [(*row, row[0] in SET_BY_THE_LATEST) for row in self.counter_rows()]
         self._connection.executemany(SQL["count"], rows)
 
     def _checkpoint_now_and_then(self) -> None:
@@ -169,25 +186,10 @@ class SqliteStore(Books):
         cursor = self._connection.cursor()
         accept = SQL["accept"]
         for job in jobs:
-            cursor.execute(
-                accept,
-                {
-                    "pipeline": job.pipeline, "batch": job.batch, "job_id": job.job_id, "model": job.model,
-                    "state": job.state, "calls": job.calls, "place": job.place, "caller": job.caller,
-                    "checker": job.checker, "accepted_at": job.accepted_at, "started_at": job.started_at,
-                    "owner_id": job.owner_id, "trace_id": job.trace_id, "span_id": job.span_id,
-                    "payload_hash": job.payload_hash,
-                },
-            )  # fmt: skip
+            cursor.execute(accept, (*accepted_columns(job), job.payload_hash))
             ids.append(cursor.lastrowid if cursor.rowcount == 1 else None)
-        cursor.executemany(
-            SQL["keep_payload"],
-            (
-                {"job": id, "codec": body.codec, "key_id": body.key_id, "body": body.data, "now": self.now}
-                for id, body in zip(ids, payloads, strict=True)
-                if id is not None
-            ),
-        )
+        kept = [(id, *body, self._now) for id, body in zip(ids, payloads, strict=True) if id is not None]
+        cursor.executemany(SQL["keep_payload"], kept)
         return ids
 
     def known_jobs(self, rows: Sequence[op.Accept | op.TakeOver]) -> dict[tuple[str, str, str], JobRow]:
@@ -275,44 +277,42 @@ class SqliteStore(Books):
     def trigger(self, replay_id: int) -> str:
         return str(self._value(SQL["trigger"], {"id": replay_id}))
 
-    def move_jobs(self, changes: Sequence[Change]) -> None:
-        cursor = self._connection.executemany(
-            SQL["move_job"], (change.row._asdict() | {"was": change.was.state} for change in changes)
-        )
-        if changes and cursor.rowcount != len(changes):
-            raise RuntimeError("a job changed its state inside the transaction that had read it")
+    def write_changes(self, changes: Sequence[Change]) -> None:
+        self._move_jobs([change for change in changes if change.row is not change.was])
+        self._open_attempts([change.row for change in changes if change.opened is not None])
+        self._close_attempts(changes)
+        self._keep_answers(changes)
 
-    def open_attempts(self, rows: Sequence[JobRow]) -> None:
-        self._connection.executemany(
-            SQL["open_attempt"],
-            (
-                {
-                    "job": row.id, "number": row.calls, "replay_id": row.replay_id, "owner_id": row.owner_id,
-                    "revision": row.revision, "now": self.now,
-                }
-                for row in rows
-            ),
-        )  # fmt: skip
+    def _move_jobs(self, changes: Sequence[Change]) -> None:
+        moved = [(*moved_columns(change.row), change.row.id, *found_columns(change.was)) for change in changes]
+        if self._connection.executemany(SQL["move_job"], moved).rowcount == len(changes) or not changes:
+            return
+        if self._goes_by_memory:
+            raise Contended(f"another process has moved a job in {self._path} that this one holds")
+        raise RuntimeError("a job changed its state inside the transaction that had read it")
 
-    def close_attempts(self, changes: Sequence[Change]) -> None:
-        closed = (closing_columns(change, now=self.now) for change in changes)
+    def _open_attempts(self, rows: Sequence[JobRow]) -> None:
+        opened = [(row.id, row.calls, row.replay_id, row.owner_id, row.revision, self._now) for row in rows]
+        self._connection.executemany(SQL["open_attempt"], opened)
+
+    def _close_attempts(self, changes: Sequence[Change]) -> None:
+        closed = [
+            (*closing_columns(change.closed), self._now, change.row.id, change.closed.number)
+            for change in changes
+            if change.closed is not None
+        ]
         self._connection.executemany(SQL["close_attempt"], closed)
 
     def forgive_attempts(self, rows: Sequence[op.Forgive]) -> None:
         self._connection.executemany(SQL["forgive_attempt"], ({"job": row.id, "number": row.attempt} for row in rows))
 
-    def keep_answers(self, changes: Sequence[Change]) -> None:
-        self._connection.executemany(
-            SQL["keep_answer"],
-            (
-                {
-                    "job": change.row.id, "attempt": change.answered_by, "codec": change.answer.codec,
-                    "key_id": change.answer.key_id, "body": change.answer.data, "now": self.now,
-                }
-                for change in changes
-                if change.answer is not None
-            ),
-        )  # fmt: skip
+    def _keep_answers(self, changes: Sequence[Change]) -> None:
+        answers = [
+            (change.row.id, change.answered_by, *change.answer, self._now)
+            for change in changes
+            if change.answer is not None
+        ]
+        self._connection.executemany(SQL["keep_answer"], answers)
 
     def make_deliverable(self, ids: Sequence[int]) -> None:
         self._connection.executemany(SQL["make_deliverable"], ({"job": id, "now": self.now} for id in ids))

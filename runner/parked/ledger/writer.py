@@ -441,6 +441,7 @@ class Writer:
             raise
         results: list[Any] = [None] * len(operations)
         try:
+            store.expect(operations)
             for wave in waves(operations):
                 for method, indexes in wave.items():
                     answers = getattr(store, method)([operations[index] for index in indexes])

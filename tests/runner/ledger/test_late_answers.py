@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parked.job import State
-from parked.ledger import codec
+from parked.ledger import codec, open_ledger
 from parked.ledger import operations as op
 from parked.verdict import Kind, Reason
 
@@ -21,6 +21,36 @@ def test_an_answer_of_a_lost_owner_recovers_the_orphan(desk):
     assert desk.answer_of(row) == "42"
     assert desk.counted("jobs_recovered") == {("orphaned:maybe_sent", "maybe_sent"): 1}
     assert desk.counted("parked_now") == {}
+
+
+def test_answers_of_an_owner_that_another_process_declared_lost_are_late_ones(desk, at_desk, ledger, url):
+    """The owner's process knows its jobs by heart; what has become of them it learns as it writes."""
+    owner = desk.owner()
+    rows = [desk.accept(f"a{number}", start_for=owner).row for number in range(3)]
+    with open_ledger(url) as other:
+        at_desk(other).lose(owner)
+
+    answers = [op.Answer(row.id, owner, 1, codec.encode_answer(row.job_id), op.Closing()) for row in rows]
+    late = [ticket.wait(10) for ticket in ledger.submit_many(answers)]
+
+    assert [row.state for row in late] == [State.RECOVERED] * 3
+    assert [desk.answer_of(row) for row in rows] == ["a0", "a1", "a2"]
+    assert desk.counted("jobs_recovered") == {("orphaned:maybe_sent", "maybe_sent"): 3}
+    assert desk.counted("jobs_succeeded") == {}
+
+
+def test_an_answer_comes_late_while_a_replay_of_another_process_holds_its_job(desk, at_desk, url):
+    owner = desk.owner()
+    row = desk.running(owner)
+    with open_ledger(url) as other:
+        others = at_desk(other)
+        others.lose(owner)
+        others.start(row, others.owner(token="another"), others.replay())
+
+        late = desk.answer(row, owner)
+
+    assert late.state is State.RECOVERED
+    assert desk.answer_of(row) == "42"
 
 
 def test_an_answer_after_the_job_was_released_ends_the_pending_job(desk):

@@ -384,7 +384,7 @@ def test_a_move_of_a_job_that_is_in_another_state_ends_the_transaction(postgres_
         row = ledger.record(accept("a")).row
         with closing(PostgresStore(Server.of(postgres_url))) as store:
             store.begin()
-            store.move_jobs([Change(row._replace(state=State.RUNNING), row._replace(state=State.PARKED))])
+            store.write_changes([Change(row._replace(state=State.RUNNING), row._replace(state=State.PARKED))])
             with pytest.raises(psycopg.errors.DivisionByZero):
                 store.commit()
 
@@ -591,6 +591,9 @@ VALUES = {
     "until": 9.0, "model": "m", "reason": "overloaded", "states": ["parked", "replaying"],
 }  # fmt: skip
 LISTING = "select_jobs where_parked"
+NOTHING_MOVED = {
+    "moved": "[]", "opened": "[]", "closed": "[]", "answered": "[]", "bodies": [],
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -683,7 +686,7 @@ def unknown(postgres: Postgres) -> Iterator[psycopg.Connection]:
     [
         ("lanes", {}), ("heads", {}), ("tails", {}), ("payloads", {}), ("jobs_by_id", {}), ("attempt", {}),
         ("job_by_key", {}),
-        ("held_by", {}), ("open_attempts_of", {}), ("move_job", {"jobs": "[]"}), ("close_attempt", {"attempts": "[]"}),
+        ("held_by", {}), ("open_attempts_of", {}), ("move_job", NOTHING_MOVED), ("close_attempt", NOTHING_MOVED),
         ("hand_out", {"jobs": [1, 2]}), ("make_deliverable", {"jobs": [1, 2]}),
         ("note_delivery", {"jobs": [1, 2], "faults": [None, "OSError"], "waits_s": [None, 30.0]}),
     ],

@@ -5,8 +5,13 @@
 -- Jobs are locked in the order of their ids, with NO KEY UPDATE, which lets rows of other tables refer to them.
 
 -- name: due
--- Whether a job's time has come. Where the clock was set back behind its start, the clock can't tell, and it has.
-(jobs.not_before IS NULL OR jobs.not_before <= %(now)s OR jobs.started_at > %(now)s)
+-- Whether a job's time has come; by the server's clock where no time is given. Where the clock was set back behind its
+-- start, the clock can't tell, and it has.
+(
+    jobs.not_before IS NULL
+    OR jobs.not_before <= coalesce(%(now)s::float8, extract(epoch FROM statement_timestamp())::float8)
+    OR jobs.started_at > coalesce(%(now)s::float8, extract(epoch FROM statement_timestamp())::float8)
+)
 
 -- name: job
 -- The columns of a JobRow, in its order.
@@ -132,9 +137,9 @@ SELECT attempts.job, attempts.number, attempts.started_at, attempts.ended_at, at
   JOIN parked.attempts ON attempts.job = jobs.id AND attempts.number = coalesce(given.number, jobs.calls);
 
 -- name: move_job
--- Write jobs as they are after a move.
--- A division by zero: one is not in the state that the move started from, and the transaction must not go on. So nobody
--- has to wait for the answer.
+-- Write all that a batch decided: jobs as they are after a move, their attempts, and answers.
+-- A division by zero: a job is not as the move found it, and the transaction must not go on. So nobody has to wait for
+-- the answer.
 WITH moved AS (
 UPDATE parked.jobs
    SET state = given.state, came_from = given.came_from, error_class = given.error_class, reason = given.reason,
@@ -143,37 +148,38 @@ UPDATE parked.jobs
        started_at = given.started_at, parked_at = given.parked_at, finished_at = given.finished_at,
        owner_id = given.owner_id, replay_id = given.replay_id, trace_id = given.trace_id, span_id = given.span_id,
        note = given.note, auto_replays = given.auto_replays
-  FROM json_to_recordset(%(jobs)s::json) AS given (
-           id bigint, was text, state text, came_from text, error_class text, reason text, kind text, scope text,
-           fingerprint text, calls bigint, strikes bigint, replays bigint, not_before float8, place bigint,
-           started_at float8, parked_at float8, finished_at float8, owner_id bigint, replay_id bigint, trace_id text,
-           span_id text, note text, auto_replays bigint
+  FROM json_to_recordset(%(moved)s::json) AS given (
+           id bigint, was text, was_owner bigint, was_calls bigint, state text, came_from text, error_class text,
+           reason text, kind text, scope text, fingerprint text, calls bigint, strikes bigint, replays bigint,
+           not_before float8, place bigint, started_at float8, parked_at float8, finished_at float8, owner_id bigint,
+           replay_id bigint, trace_id text, span_id text, note text, auto_replays bigint
        )
- WHERE jobs.id = given.id AND jobs.state = given.was
+ WHERE jobs.id = given.id AND jobs.state = given.was AND jobs.calls = given.was_calls
+   AND jobs.owner_id IS NOT DISTINCT FROM given.was_owner
 RETURNING jobs.id
-) SELECT 1 / (count(*) = json_array_length(%(jobs)s::json))::int FROM moved;
+), opened AS ({open_attempt}), closed AS ({close_attempt}), answered AS ({keep_answer})
+SELECT 1 / (count(*) = json_array_length(%(moved)s::json))::int FROM moved;
 
 -- name: open_attempt
 -- Note that calls are about to be made.
 INSERT INTO parked.attempts (job, number, replay_id, owner_id, revision, started_at)
 SELECT job, number, replay_id, owner_id, revision, %(now)s
-  FROM unnest(
-           %(jobs)s::bigint[], %(numbers)s::bigint[], %(replay_ids)s::bigint[], %(owner_ids)s::bigint[],
-           %(revisions)s::bigint[]
-       ) AS given (job, number, replay_id, owner_id, revision);
+  FROM json_to_recordset(%(opened)s::json) AS given (
+           job bigint, number bigint, replay_id bigint, owner_id bigint, revision bigint
+       );
 
 -- name: close_attempt
 -- Note how calls ended, or what is now known of some that were closed without their outcome.
 UPDATE parked.attempts
-   SET ended_at = given.now, strike = given.strike <> 0, answered = given.answered <> 0,
+   SET ended_at = %(now)s, strike = given.strike <> 0, answered = given.answered <> 0,
        interrupted = given.interrupted <> 0, duration_s = given.duration_s, kind = given.kind, reason = given.reason,
        scope = given.scope, status = given.status, rule = given.rule, fingerprint = given.fingerprint,
        quota_id = given.quota_id, message = given.message,
        message_key_id = given.message_key_id, retry_after_s = given.retry_after_s,
        tokens_in = given.tokens_in, tokens_out = given.tokens_out, response_id = given.response_id,
        trace_id = given.trace_id, span_id = given.span_id
-  FROM json_to_recordset(%(attempts)s::json) AS given (
-           job bigint, number bigint, now float8, strike int, answered int, interrupted int, duration_s float8,
+  FROM json_to_recordset(%(closed)s::json) AS given (
+           job bigint, number bigint, strike int, answered int, interrupted int, duration_s float8,
            kind text, reason text, scope text, status bigint, rule text, fingerprint text, quota_id text, message text,
            message_key_id text, retry_after_s float8, tokens_in bigint, tokens_out bigint, response_id text, trace_id text, span_id text
        )
@@ -190,8 +196,9 @@ UPDATE parked.attempts SET strike = FALSE
 -- No row for one: there is one already, and the first stands.
 INSERT INTO parked.answers (job, attempt, codec, key_id, body, answered_at)
 SELECT job, attempt, codec, key_id, body, %(now)s
-  FROM unnest(
-           %(jobs)s::bigint[], %(attempts)s::bigint[], %(codecs)s::text[], %(key_ids)s::text[], %(bodies)s::bytea[]
+  FROM ROWS FROM (
+           json_to_recordset(%(answered)s::json) AS (job bigint, attempt bigint, codec text, key_id text),
+           unnest(%(bodies)s::bytea[])
        ) AS given (job, attempt, codec, key_id, body)
 ON CONFLICT (job) DO NOTHING;
 

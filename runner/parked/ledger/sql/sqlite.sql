@@ -1,5 +1,6 @@
 -- Every statement that parked sends to a SQLite ledger, by name. `{name}` stands for the text of that name.
--- Values are always bound. What is to be written was decided in moves.py, from rows read in the same transaction.
+-- Values are always bound: by name, but where a statement runs for each job of a run, by place, which takes half as
+-- long. What is to be written was decided in moves.py, from rows read in the same transaction, or held by this process.
 
 -- name: due
 -- Whether a job's time has come. Where the clock was set back behind its start, the clock can't tell, and it has.
@@ -39,15 +40,14 @@ INSERT INTO jobs (
     pipeline, batch, job_id, model, state, calls, place, caller, checker, accepted_at, started_at, owner_id, trace_id,
     span_id, payload_hash
 ) VALUES (
-    :pipeline, :batch, :job_id, :model, :state, :calls, :place, :caller, :checker, :accepted_at, :started_at, :owner_id,
-    :trace_id, :span_id, :payload_hash
+    ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
 )
 ON CONFLICT (job_id, pipeline, batch) DO NOTHING;
 
 -- name: keep_payload
 -- Store what was accepted.
 INSERT INTO payloads (job, revision, codec, key_id, body, stored_at)
-VALUES (:job, 0, :codec, :key_id, :body, :now);
+VALUES (?, 0, ?, ?, ?, ?);
 
 -- name: mend_payload
 -- Store the next revision of what a job sends: another payload, another model, or both.
@@ -97,30 +97,27 @@ SELECT attempts.job, attempts.number, attempts.started_at, attempts.ended_at, at
 
 -- name: move_job
 -- Write a job as it is after a move.
--- No row: it is not in the state that the move started from; the transaction must not go on.
+-- No row: it is not as the move found it; the transaction must not go on.
 -- OR FAIL, with foreign keys that are checked at the commit: else SQLite copies every page that it touches, to be able
 -- to undo this one statement, which takes as long as the rest of it. Whatever fails here ends the transaction anyway.
 UPDATE OR FAIL jobs
-   SET state = :state, came_from = :came_from, error_class = :error_class, reason = :reason, kind = :kind,
-       scope = :scope, fingerprint = :fingerprint, calls = :calls, strikes = :strikes, replays = :replays,
-       not_before = :not_before, place = :place, started_at = :started_at, parked_at = :parked_at,
-       finished_at = :finished_at, owner_id = :owner_id, replay_id = :replay_id, trace_id = :trace_id,
-       span_id = :span_id, note = :note, auto_replays = :auto_replays
- WHERE id = :id AND state = :was;
+   SET state = ?, came_from = ?, error_class = ?, reason = ?, kind = ?, scope = ?, fingerprint = ?, calls = ?,
+       strikes = ?, replays = ?, not_before = ?, place = ?, started_at = ?, parked_at = ?, finished_at = ?,
+       owner_id = ?, replay_id = ?, trace_id = ?, span_id = ?, note = ?, auto_replays = ?
+ WHERE id = ? AND state = ? AND owner_id IS ? AND calls = ?;
 
 -- name: open_attempt
 -- Note that a call is about to be made.
 INSERT INTO attempts (job, number, replay_id, owner_id, revision, started_at)
-VALUES (:job, :number, :replay_id, :owner_id, :revision, :now);
+VALUES (?, ?, ?, ?, ?, ?);
 
 -- name: close_attempt
 -- Note how a call ended, or what is now known of one that was closed without its outcome.
 UPDATE attempts
-   SET ended_at = :now, strike = :strike, answered = :answered, interrupted = :interrupted, duration_s = :duration_s,
-       kind = :kind, reason = :reason, scope = :scope, status = :status, rule = :rule, fingerprint = :fingerprint,
-       quota_id = :quota_id, message = :message, message_key_id = :message_key_id,
-       retry_after_s = :retry_after_s, tokens_in = :tokens_in, tokens_out = :tokens_out, response_id = :response_id, trace_id = :trace_id, span_id = :span_id
- WHERE job = :job AND number = :number;
+   SET strike = ?, answered = ?, interrupted = ?, duration_s = ?, kind = ?, reason = ?, scope = ?, status = ?, rule = ?,
+       fingerprint = ?, quota_id = ?, message = ?, message_key_id = ?, retry_after_s = ?, tokens_in = ?, tokens_out = ?, response_id = ?,
+       trace_id = ?, span_id = ?, ended_at = ?
+ WHERE job = ? AND number = ?;
 
 -- name: forgive_attempt
 -- Take back a strike.
@@ -130,7 +127,7 @@ UPDATE attempts SET strike = 0 WHERE job = :job AND number = :number;
 -- Store an answer.
 -- No row: there is one already, and the first stands.
 INSERT INTO answers (job, attempt, codec, key_id, body, answered_at)
-VALUES (:job, :attempt, :codec, :key_id, :body, :now)
+VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (job) DO NOTHING;
 
 -- name: lanes
@@ -282,9 +279,9 @@ SELECT DISTINCT pipeline, model FROM counters WHERE metric = 'jobs_accepted';
 -- name: count
 -- Add to a label set, which begins with its first move; or set it, where the latest counts.
 INSERT INTO counters (metric, pipeline, model, a, b, value, first_at, trace_id, span_id, example_value, example_at)
-VALUES (:metric, :pipeline, :model, :a, :b, :value, :now, :trace_id, :span_id, :example_value, :example_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (metric, pipeline, model, a, b, slot) DO UPDATE
-   SET value = CASE WHEN :latest THEN excluded.value ELSE value + excluded.value END,
+   SET value = CASE WHEN ? THEN excluded.value ELSE value + excluded.value END,
        trace_id = coalesce(excluded.trace_id, trace_id), span_id = coalesce(excluded.span_id, span_id),
        example_value = coalesce(excluded.example_value, example_value),
        example_at = coalesce(excluded.example_at, example_at);
