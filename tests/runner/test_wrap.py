@@ -9,6 +9,7 @@ import logging
 import pickle
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pydantic
@@ -16,6 +17,9 @@ import pytest
 from google import genai
 from google.genai import errors, types
 from google.genai.models import Models
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import parked
 from parked.errors import InvalidJob, LedgerUnavailable, NotAnswered, SettingsError
@@ -26,7 +30,9 @@ from parked.ledger.codec import decode
 from parked.ledger.operations import SetMark
 from parked.ledger.store import Filters
 from parked.policy import Policy
+from parked.running import Running
 from parked.simulator import replies as reply
+from parked.telemetry import Spans
 
 MODEL = "gemini-3.5-flash"
 AT_ONCE = Policy(max_attempts=1)
@@ -147,19 +153,24 @@ def test_a_failure_that_passes_is_retried_and_nobody_notices(ask, client, ledger
     assert (row.state, row.calls) == ("succeeded", 2)
 
 
-def test_each_attempt_is_one_request_whatever_the_client_would_repeat(ask, client, ledger, jobs, simulator):
-    client = genai.Client(
-        api_key="k",
-        http_options=types.HttpOptions(base_url=simulator.url, retry_options=types.HttpRetryOptions(attempts=5)),
-    )
-    simulator.will_answer(reply.drop_connection())
+@pytest.mark.parametrize(
+    ("failure", "error_class"),
+    [(reply.drop_connection(), "exhausted:network"), (reply.overloaded(), "exhausted:503")],
+    ids=["no response", "503"],
+)
+def test_each_attempt_is_one_request_whatever_the_client_would_repeat(
+    ask, ledger, jobs, simulator, failure, error_class
+):
+    repeats = types.HttpRetryOptions(attempts=5, initial_delay=0.0, max_delay=0.0)
+    client = genai.Client(api_key="k", http_options=types.HttpOptions(base_url=simulator.url, retry_options=repeats))
+    simulator.will_answer(failure)
 
-    with pytest.raises(Exception, match=r"(?i)disconnected"):
+    with pytest.raises(Exception, match=r"(?i)disconnected|overloaded"):
         ask(parked.wrap(client, ledger=ledger, policy=AT_ONCE), model=MODEL, contents="Describe the sea.")
 
     assert len(simulator.requests) == 1
     ((row, _),) = jobs()
-    assert (row.state, row.reason) == ("parked", "network")
+    assert (row.state, row.error_class) == ("parked", error_class)
 
 
 @pytest.mark.parametrize(
@@ -206,6 +217,31 @@ def test_a_call_without_an_answer_ends_at_the_deadline(client, ledger, jobs, sim
     assert "Timeout" in type(raised.value).__name__
     ((row, _),) = jobs()
     assert (row.state, row.reason) == ("parked", "timeout")
+
+
+def test_a_last_attempt_that_came_to_nothing_is_a_timeout_whatever_came_of_those_before(ask, ledger, jobs, simulator):
+    client = genai.Client(api_key="k", http_options=types.HttpOptions(base_url=simulator.url, timeout=90_000))
+    simulator.will_answer(reply.rate_limited(0), reply.hang())
+
+    with pytest.raises(TimeoutError, match=r"no answer within 1 s"):
+        ask(
+            parked.wrap(client, ledger=ledger, policy=Policy(max_attempts=2, attempt_timeout_s=1.0)),
+            model=MODEL,
+            contents="Describe the sea.",
+        )
+
+    ((row, _),) = jobs()
+    assert (row.state, row.error_class, row.calls) == ("parked", "exhausted:timeout", 2)
+
+
+def test_a_truncated_answer_counts_if_that_is_said(ask, client, ledger, jobs, simulator):
+    simulator.will_answer(reply.stopped("MAX_TOKENS", "The three"))
+
+    response = ask(parked.wrap(client, ledger=ledger, allow_truncated=True), model=MODEL, contents="Describe the sea.")
+
+    assert response.text == "The three"
+    ((row, _),) = jobs()
+    assert row.state == "succeeded"
 
 
 def test_a_time_of_the_client_s_own_stands(ask, client, ledger, simulator):
@@ -258,6 +294,16 @@ def test_images_files_and_schemas_are_kept_as_they_are_sent(ask, client, ledger,
     assert [list(part) for part in parts] == [["inlineData"], ["fileData"], ["text"]]
     assert payload["generationConfig"]["seed"] == 7
     assert payload["generationConfig"]["responseSchema"]["required"] == ["name"]
+
+
+def test_what_a_client_adds_to_every_body_is_kept_too(ask, ledger, jobs, simulator):
+    options = types.HttpOptions(base_url=simulator.url, extra_body={"labels": {"team": "captions"}})
+
+    ask(parked.wrap(genai.Client(api_key="k", http_options=options), ledger=ledger), model=MODEL, contents="a")
+
+    ((_, payload),) = jobs()
+    assert payload["labels"] == {"team": "captions"}
+    assert simulator.bodies == [payload]
 
 
 def test_functions_that_the_sdk_calls_by_itself_make_a_job_of_each_request(ask, client, ledger, jobs, simulator):
@@ -316,6 +362,15 @@ def test_messages_of_a_chat_are_jobs(client, ledger, jobs):
     assert [len(payload["contents"]) for _, payload in jobs()] == [1, 3]
 
 
+def test_messages_of_a_chat_on_asyncio_are_jobs(client, ledger, jobs):
+    async def main():
+        async with parked.wrap(client, ledger=ledger).aio as aio:
+            return await aio.chats.create(model=MODEL).send_message("Describe the sea.")
+
+    assert asyncio.run(main()).text == "Simulated answer to: Describe the sea."
+    assert len(jobs()) == 1
+
+
 def test_streams_and_all_else_go_past_parked(client, ledger, jobs):
     wrapped = parked.wrap(client, ledger=ledger)
 
@@ -370,7 +425,7 @@ def test_threads_share_a_wrapped_client(client, ledger, jobs):
 
 
 def test_a_call_that_is_cancelled_leaves_its_job_pending(client, ledger, jobs, simulator):
-    simulator.answers(reply.hang())
+    simulator.will_answer(reply.hang())
     wrapped = parked.wrap(client, ledger=ledger)
 
     async def main():
@@ -472,6 +527,25 @@ def test_what_was_parked_is_replayed_from_the_command_line(
     capsys.readouterr()
     assert main(["answers"]) == 0
     assert json.loads(capsys.readouterr().out)["text"] == "42"
+
+
+def test_no_prompt_or_answer_gets_into_spans_and_logs(client, ledger, simulator, monkeypatch, caplog):
+    exported, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exported))
+    monkeypatch.setattr("parked.wrapping.Running", partial(Running, spans=Spans(provider=provider)))
+    simulator.will_answer(reply.text("SECRET ANSWER"), reply.invalid_request("SECRET PROMPT is no prompt"))
+    wrapped = parked.wrap(client, ledger=ledger)
+
+    with caplog.at_level(logging.DEBUG, logger="parked"):
+        wrapped.models.generate_content(model=MODEL, contents="SECRET PROMPT")
+        with pytest.raises(errors.ClientError):
+            wrapped.models.generate_content(model=MODEL, contents="SECRET PROMPT")
+    provider.shutdown()
+
+    told = [span.to_json() for span in exported.get_finished_spans()]
+    assert len(told) == 4
+    assert "gcp.gemini" in "".join(told)
+    assert "SECRET" not in "".join(told) + caplog.text
 
 
 # --- what is refused ----------------------------------------------------------------------------------------------

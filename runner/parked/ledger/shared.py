@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 from parked.ledger import Ledger, full_name, open_ledger
@@ -24,3 +25,11 @@ def shared_ledger(url: str | None = None, *, role: str) -> Ledger:
         if place not in _open:  # opened for each call, it would add an owner a call
             _open[place] = open_ledger(url, role=role)
         return _open[place]
+
+
+def _forked() -> None:
+    global _opening
+    _opening = threading.Lock()  # the parent's may be held by a thread that a forked child doesn't have
+
+
+os.register_at_fork(after_in_child=_forked)
