@@ -1,4 +1,4 @@
-"""A private PostgreSQL for tests, and a private PgBouncer before it: real ones, on loopback, gone at the end.
+"""A private PostgreSQL for tests, a private PgBouncer before it, and a Redis: real ones, on loopback, gone at the end.
 
 And where files of tests and servers are kept meanwhile.
 """
@@ -315,6 +315,33 @@ class PgBouncer:
         self._process.wait()
 
 
+class Redis:
+    """A broker for Celery: a Redis that keeps nothing on the disk."""
+
+    def __init__(self, folder: Path) -> None:
+        program = shutil.which("redis-server")
+        if program is None:
+            missing("Redis")
+        assert program is not None
+        self.port = free_port()
+        options = ("--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", folder)
+        self._process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
+        wait_until(self._is_ready)
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def _is_ready(self) -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
+            return True
+        return False
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+
 @contextmanager
 def running(*options: str, standby_of: Postgres | None = None, is_durable: bool = False) -> Iterator[Postgres]:
     """A server of one's own.
@@ -333,8 +360,8 @@ def running(*options: str, standby_of: Postgres | None = None, is_durable: bool 
         shutil.rmtree(folder)
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + READY_WITHIN_S
+def wait_until(is_so: Callable[[], bool], *, within_s: float = READY_WITHIN_S) -> None:
+    deadline = time.monotonic() + within_s
     while not is_so():
         assert time.monotonic() < deadline, "the server did not get ready in time"
         time.sleep(0.02)

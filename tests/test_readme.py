@@ -55,10 +55,10 @@ def test_the_python_examples_run(run, api):
     assert done.stdout.splitlines() == ["dead-letter: 1 parked", "     1  permanent:400"]
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(5))
 def test_the_examples_of_the_python_page_run(run, number):
     examples = blocks("python", (ROOT / "docs/python.md").read_text())
-    assert len(examples) == 4
+    assert len(examples) == 5
 
     done = run(sys.executable, "-W", "ignore", "-c", examples[number])
 

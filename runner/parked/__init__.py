@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         LedgerMissing,
         LedgerTooNew,
         LedgerUnavailable,
+        NotAnswered,
         ParkedError,
         SettingsError,
         TransitionError,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from parked.runner import Runner
     from parked.verdict import Disposition, Kind, Reason, Scope, Verdict
     from parked.version import __version__
+    from parked.wrapping import wrap
 
 __all__ = [
     "ApiError",
@@ -43,6 +45,7 @@ __all__ = [
     "LedgerMissing",
     "LedgerTooNew",
     "LedgerUnavailable",
+    "NotAnswered",
     "Outcome",
     "ParkedError",
     "Policy",
@@ -63,13 +66,14 @@ __all__ = [
     "park",
     "replay",
     "run_with_dead_letter",
+    "wrap",
 ]
 
 _HOMES = {  # keep in step with the imports above, which are for type checkers; a test compares them
     "aio": "AsyncRunner",
     "deadletter": "ApiError classify_failure dlq_summary park replay run_with_dead_letter",
-    "errors": "InvalidJob JobConflict LedgerMissing LedgerTooNew LedgerUnavailable ParkedError SettingsError"
-    " TransitionError",
+    "errors": "InvalidJob JobConflict LedgerMissing LedgerTooNew LedgerUnavailable NotAnswered ParkedError"
+    " SettingsError TransitionError",
     "gemini": "Gemini",
     "job": "Job Outcome State",
     "judge": "classify classify_batch_row classify_http_error",
@@ -78,6 +82,7 @@ _HOMES = {  # keep in step with the imports above, which are for type checkers; 
     "runner": "Runner",
     "verdict": "Disposition Kind Reason Scope Verdict",
     "version": "__version__",
+    "wrapping": "wrap",
 }
 _HOME_OF = {name: f"parked.{module}" for module, names in _HOMES.items() for name in names.split()}
 

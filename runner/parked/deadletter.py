@@ -22,9 +22,10 @@ from parked.course import Hold, Raised, Reply, Rules
 from parked.elsewhere import FailedElsewhere, take_over
 from parked.job import ANSWERED, Job, State
 from parked.judge import Judged
-from parked.ledger import Ledger, open_ledger
+from parked.ledger import Ledger
 from parked.ledger import operations as op
 from parked.ledger.codec import decode, identity
+from parked.ledger.shared import shared_ledger
 from parked.ledger.store import Filters
 from parked.policy import GiveUp, Policy, Retry, Ruling, backoff_s
 from parked.runner import SyncDriver
@@ -195,19 +196,6 @@ def _payload(ledger: Ledger, row: op.JobRow) -> Any:
         return decode(reader.payload(row.id))
 
 
-# One open ledger a path: opening one for each call would add an owner a call.
-_ledgers: dict[str, Ledger] = {}
-
-
 def _ledger(path: str | os.PathLike[str] | None) -> Ledger:
     """The ledger at that path, else the one that the settings name; it is created if it is missing."""
-    if path is None:
-        from parked.settings import Settings
-
-        url = Settings.load().ledger
-    else:
-        url = f"sqlite:///{Path(path).absolute()}"
-    ledger = _ledgers.get(url)
-    if ledger is None:
-        ledger = _ledgers[url] = open_ledger(url, role="article")
-    return ledger
+    return shared_ledger(None if path is None else f"sqlite:///{Path(path).absolute()}", role="article")

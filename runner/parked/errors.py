@@ -8,6 +8,7 @@ __all__ = [
     "LedgerMissing",
     "LedgerTooNew",
     "LedgerUnavailable",
+    "NotAnswered",
     "OutputFailed",
     "ParkedError",
     "SettingsError",
@@ -44,6 +45,26 @@ class JobConflict(ParkedError):
             f"job {self.job_id!r} of {where} was accepted before with another payload;"
             " give the new payload its own job_id, or a --batch of its own"
         )
+
+
+class NotAnswered(ParkedError):
+    """A call of a wrapped client named a job that is known and has no answer. It was not called again."""
+
+    def __init__(self, pipeline: str, batch: str, job_id: str, state: str, error_class: str | None) -> None:
+        super().__init__(pipeline, batch, job_id, state, error_class)  # as args, so that it survives pickling
+        self.pipeline = pipeline
+        self.batch = batch
+        self.job_id = job_id
+        self.state = state  # `running` elsewhere, `parked`, `replaying`, `discarded`
+        self.error_class = error_class  # of a parked job, e.g. `exhausted:503`
+
+    def __str__(self) -> str:
+        where = f"job {self.job_id!r} of pipeline {self.pipeline!r}" + (f", batch {self.batch!r}" if self.batch else "")
+        if self.error_class is not None:
+            return f"{where} is parked ({self.error_class}); to run it again: parked replay --job {self.job_id} --apply"
+        if self.state == "discarded":
+            return f"{where} was discarded; to take it back: parked restore {self.job_id}"
+        return f"{where} is {self.state}: another process has it; ask again when that is done"
 
 
 class LedgerUnavailable(ParkedError):

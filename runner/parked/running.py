@@ -7,7 +7,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, assert_never
+from typing import Any, Protocol, Self, assert_never
 
 from parked.calls import Call
 from parked.check import Check, CheckerName, checked
@@ -251,7 +251,7 @@ class BaseRunner(ABC):
             call_model,
             pipeline=pipeline,
             batch=batch,
-            policy=policy or _policy_of_environment(),
+            policy=policy or policy_of_environment(),
             check=check,
             allow_truncated=allow_truncated,
             clock=clock or SystemClock(),
@@ -259,12 +259,21 @@ class BaseRunner(ABC):
         )
         self._set_up()
 
+    @classmethod
+    def of(cls, on: Running) -> Self:
+        """A runner that works with this."""
+        runner = cls.__new__(cls)
+        runner._on = on
+        runner._set_up()
+        return runner
+
     @abstractmethod
     def _set_up(self) -> None:
         """What a kind of runner keeps besides."""
 
 
-def _policy_of_environment() -> Policy:
+def policy_of_environment() -> Policy:
+    """The policy that the settings name."""
     from parked.settings import Settings, warn_unknown
 
     warn_unknown()

@@ -10,9 +10,8 @@ import pytest
 
 import parked
 from parked import ApiError, classify_failure
-from parked.deadletter import _ledgers
 from parked.job import State
-from parked.ledger import open_ledger
+from parked.ledger import open_ledger, shared
 from parked.ledger.operations import SetMark
 from parked.ledger.store import Filters
 
@@ -32,13 +31,13 @@ def path(tmp_path, monkeypatch, slept_s):
     path = tmp_path / "dead_letter.db"
     monkeypatch.setenv("PARKED_LEDGER", f"sqlite:///{path}")
     yield path
-    for ledger in _ledgers.values():
+    for ledger in shared._open.values():
         ledger.close()
-    _ledgers.clear()
+    shared._open.clear()
 
 
 def rows(path, state=State.PARKED):
-    for ledger in _ledgers.values():
+    for ledger in shared._open.values():
         ledger.record(SetMark("settled", True))  # what was handed in without waiting is committed by now
     with open_ledger(f"sqlite:///{path}") as ledger, ledger.ask() as reader:
         assert reader.imbalances(thorough=True) == []
