@@ -28,6 +28,7 @@ from parked.clock import from_now_s
 from parked.errors import OutputFailed, ParkedError
 from parked.job import ANSWERED, Job, State
 from parked.settings import Settings
+from parked.surroundings.clocks import warn_at_start
 
 if TYPE_CHECKING:
     from parked.answerfile import AnswerOutput
@@ -105,6 +106,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         open_ledger(settings.ledger, mode=settings.ledger_mode, write_patience_s=settings.write_patience_s) as ledger,
     ):
         tell_created(ledger)
+        warn_at_start(ledger)
         refuse_conflicts(ledger, scanned, args)
         if check is not None:
             keep(ledger, check)

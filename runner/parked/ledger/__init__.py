@@ -60,6 +60,7 @@ def open_ledger(
     database = locate(url, mode=mode, clock=clock, monotonic=monotonic)
     try:
         created = database.prepare(create=create, upgrade=migrate)
+        database.check_place()
     except Exception as exc:
         raise database.explain(exc) from exc
     return Ledger(database, created=created, role=role, write_patience_s=write_patience_s, monotonic=monotonic)
