@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Final
 
+from parked import logs
 from parked.cli.exits import Exit
 from parked.cli.output import put, put_json, table
-from parked.errors import ParkedError
+from parked.errors import ParkedError, SettingsError
 from parked.settings import Settings
 
 if TYPE_CHECKING:
@@ -41,17 +42,21 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace, settings: Settings) -> int:
     from parked.ledger import full_name
-    from parked.settings import SidecarSettings
+    from parked.settings import LogLevel, SidecarSettings
     from parked.surroundings.checks import examine
     from parked.surroundings.finding import Level, worst
     from parked.surroundings.seeing import see
 
     can_be, wrong = SidecarSettings.load_what_can_be({"ledger": args.ledger})
-    findings = examine(see(can_be, wrong, offline=args.offline))
+    logs.configure(LogLevel.ERROR, can_be.log_format)  # what would be warned of at a start is a finding here
+    ledger = None
     try:
         ledger = full_name(can_be.ledger) if "ledger" not in wrong else None
+    except SettingsError as exc:
+        wrong["ledger"] = str(exc)
     except ParkedError:
-        ledger = None  # the findings say why
+        pass  # an extra is missing, which a check says
+    findings = examine(see(can_be, wrong, offline=args.offline))
     level = worst(list(findings.values())).level
     if args.json:
         checks = [

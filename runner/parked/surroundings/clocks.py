@@ -16,7 +16,6 @@ FAR_OFF_S: Final = 60.0
 SET_IT: Final = "set the clock (timedatectl set-ntp true, or that of the host), then look again"
 
 _log = logging.getLogger("parked.ledger")
-_warned: set[str] = set()
 
 
 def off_by(ours: float, theirs: float) -> str | None:
@@ -45,10 +44,7 @@ def against_ledger(ours: float, theirs: float, newest: float | None) -> list[str
 
 
 def warn_at_start(ledger: Ledger) -> None:
-    """Log, once a process, that a clock is far off: times that are stored, and waits for a quota, go by it."""
-    if ledger.where in _warned:
-        return
-    _warned.add(ledger.where)
+    """Log that a clock is far off: times that are stored, and waits for a quota, go by it."""
     with ledger.ask() as reader:
         ours = time.time()
         said = against_ledger(ours, reader.clock(), reader.newest())

@@ -42,20 +42,25 @@ class Seen(NamedTuple):
     running: tuple[tuple[str, int], ...] = ()  # processes of this machine that use it, and their users
 
 
-def look(path: Path, alive: Iterable[OwnerRow]) -> Seen:
-    here = owners.facts("doctor")
+def look(path: Path) -> Seen:
+    """To be called before the ledger is opened: for root, SQLite gives side files to whom the ledger belongs."""
     return Seen(
         os.geteuid(),
         frozenset({os.getegid(), *os.getgroups()}),
         _file(path.parent),
         os.access(path.parent, os.W_OK | os.X_OK),
         tuple(file for side in ("", *SIDES) if (file := _file(Path(f"{path}{side}"))) is not None),
-        tuple(
-            (f"{owner.facts.role} pid {owner.facts.pid}", user)
-            for owner in alive
-            if (owner.facts.boot_id, owner.facts.pid_namespace) == (here.boot_id, here.pid_namespace)
-            and (user := owners.user_of(owner.facts.pid)) is not None
-        ),
+    )
+
+
+def running(alive: Iterable[OwnerRow]) -> tuple[tuple[str, int], ...]:
+    """Return those owners that are processes of this machine, and as which user each runs."""
+    here = owners.facts("doctor")
+    return tuple(
+        (f"{owner.facts.role} pid {owner.facts.pid}", user)
+        for owner in alive
+        if (owner.facts.boot_id, owner.facts.pid_namespace) == (here.boot_id, here.pid_namespace)
+        and (user := owners.user_of(owner.facts.pid)) is not None
     )
 
 

@@ -134,11 +134,12 @@ def see(settings: SidecarSettings, wrong: Mapping[str, str], *, offline: bool) -
         told["place"] = told["rights"] = NotAsked("")
     if not offline and no_key.variable is None and not no_key.vertex:
         told["api"] = NotAsked("not asked, for there is no key")
-    found = told | all_at_once({name: look for name, look in looks.items() if name not in told}, within_s=DEADLINE_S)
+    found: dict[str, Any] = dict(told)
     if path is not None:
-        ledger = found["ledger"]
-        alive = ledger.alive if isinstance(ledger, Ledger) else ()
-        found |= all_at_once({"rights": lambda: rights.look(path, alive)}, within_s=PATIENCE_S)
+        found |= all_at_once({"rights": lambda: rights.look(path)}, within_s=PATIENCE_S)
+    found |= all_at_once({name: look for name, look in looks.items() if name not in told}, within_s=DEADLINE_S)
+    if isinstance(found["rights"], rights.Seen) and isinstance(found["ledger"], Ledger):
+        found["rights"] = found["rights"]._replace(running=rights.running(found["ledger"].alive))
     return Seen(
         settings=settings,
         wrong_settings=wrong,

@@ -796,11 +796,11 @@ SELECT max(at) FROM (
 
 -- name: lacking_rights
 -- What this role may not do that a program which runs jobs has to; one that only shows needs the first alone.
-SELECT lower(given.right) || ' ' || pg_class.relname
-  FROM (VALUES ('SELECT'), ('INSERT'), ('UPDATE')) AS given (right), pg_catalog.pg_class
+SELECT lower(given.privilege) || ' ' || pg_class.relname
+  FROM (VALUES ('SELECT'), ('INSERT'), ('UPDATE')) AS given (privilege), pg_catalog.pg_class
  WHERE relnamespace = 'parked'::regnamespace AND relkind = 'r' AND relname NOT IN ('schema_version', 'ledger')
-   AND NOT pg_catalog.has_table_privilege(pg_class.oid, given.right)
- ORDER BY relname, given.right;
+   AND NOT pg_catalog.has_table_privilege(pg_class.oid, given.privilege)
+ ORDER BY relname, given.privilege;
 
 -- name: version
 SELECT current_setting('server_version');
