@@ -20,6 +20,7 @@ WHOLE_SQLITE: Final = (3, 51, 3)  # https://www.sqlite.org/wal.html#walresetbug
 NEARLY_FULL: Final = 0.8
 SCANTY_BYTES: Final = 100 << 20
 NO_ROOM_BYTES: Final = 10 << 20
+CERTIFICATE_RULES: Final = "exception.certificate"
 
 LOOK_AGAIN: Final = "mend that, then look again"
 
@@ -275,6 +276,12 @@ def _api(seen: Seen) -> Finding:
             return ok("answers, and takes the key")
         case Api(verdict, status):
             assert verdict is not None
+            if verdict.rule.startswith(CERTIFICATE_RULES):
+                return broken(
+                    "its certificate isn't accepted: no authority is known here that vouches for it, as where a proxy"
+                    " opens TLS, or the clock is wrong",
+                    f"name a file that holds that authority by {certificates.FILE} and {certificates.BUNDLE}",
+                )
             known = explain(verdict.reason or Reason.UNCLASSIFIED)
             said = (
                 f"answers {status} ({verdict.reason}): {known.meaning}"

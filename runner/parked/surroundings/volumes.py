@@ -32,7 +32,7 @@ _KINDS: Final = {
          "pvfs2", "glusterfs", "gfs2", "ocfs2", "davfs", "panfs", "wekafs", "acfs"),
         Kind.NETWORK,
     ),
-    **dict.fromkeys(("9p", "virtiofs", "vboxsf", "prl_fs", "vmhgfs"), Kind.SHARED),
+    **dict.fromkeys(("9p", "virtiofs", "fakeowner", "vboxsf", "prl_fs", "vmhgfs"), Kind.SHARED),
     **dict.fromkeys(("tmpfs", "ramfs", "rootfs"), Kind.MEMORY),
     **dict.fromkeys(("overlay", "aufs"), Kind.LAYER),
 }  # fmt: skip

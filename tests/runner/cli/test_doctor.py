@@ -6,12 +6,14 @@ import json
 import os
 import re
 import shutil
+import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -23,7 +25,7 @@ from parked.ledger import operations as op
 from parked.simulator import replies as reply
 from parked.surroundings.checks import CHECKS
 from parked.surroundings.seeing import Trouble, all_at_once
-from servers import free_port, sqlite_only
+from servers import free_port, missing, sqlite_only
 
 PAGE = (Path(__file__).parents[3] / "docs" / "doctor.md").read_text("utf-8")
 BAD_KEY = "AIzaSy-not-a-real-key"
@@ -346,6 +348,66 @@ def test_with_a_file_of_authorities_a_folder_that_is_missing_breaks_nothing(doct
     status, findings = doctor("--offline")
 
     assert (status, level(findings, "certificates")) == (0, "attention")
+
+
+class Models(BaseHTTPRequestHandler):
+    """An API that lists its models."""
+
+    def do_GET(self) -> None:
+        body = b'{"models": [{"name": "models/gemini-3.5-flash"}]}'
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """To nobody."""
+
+
+@pytest.fixture
+def secure_api(tmp_path, monkeypatch) -> Iterator[Path]:
+    """The API over TLS, where the SDK looks for it; yields the certificate of its authority, which is its own."""
+    program = shutil.which("openssl")
+    if program is None:
+        missing("openssl")
+    key, certificate = tmp_path / "api.key", tmp_path / "api.pem"
+    words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    words += [
+        "-subj",
+        "/CN=api",
+        "-addext",
+        "subjectAltName=IP:127.0.0.1",
+        "-keyout",
+        str(key),
+        "-out",
+        str(certificate),
+    ]
+    subprocess.run([str(program), *words], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Models)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", f"https://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("GEMINI_API_KEY", "k")
+    yield certificate
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@sqlite_only
+def test_an_api_whose_certificate_is_of_no_known_authority_is_broken(doctor, story, secure_api, monkeypatch):
+    _, stranger = doctor()
+    monkeypatch.setenv("SSL_CERT_FILE", str(secure_api))
+    _, known = doctor()
+
+    assert (level(stranger, "certificates"), level(stranger, "api")) == ("ok", "broken")
+    assert "certificate" in stranger["api"]["found"]
+    assert "SSL_CERT_FILE" in stranger["api"]["next"]
+    assert (level(known, "certificates"), level(known, "api")) == ("ok", "ok")
 
 
 # --- clocks, labels, roles ----------------------------------------------------------------------------------------
