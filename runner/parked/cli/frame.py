@@ -60,7 +60,7 @@ exit status, about the jobs of the command:
   0  every one has its answer or was discarded; commands that only show: always
   1  at least one is parked (audit: the law does not hold)
   2  wrong usage, settings or input; nothing was started
-  3  the surroundings failed: the ledger, a missing extra, the disk
+  3  the surroundings failed: the ledger, a missing extra, the disk; of doctor: something is broken
   4  jobs are still pending
   70 a bug in parked; 143 and 130 after SIGTERM and Ctrl-C
 
