@@ -133,7 +133,10 @@ def _room(place: Place, seen: Seen) -> list[Finding]:
 def _rights(seen: Seen) -> Finding:
     match seen.rights:
         case Trouble(why):
-            return broken(f"the rights of the ledger can't be looked at: {why}", LOOK_AGAIN)
+            return broken(
+                f"the rights of the ledger can't be looked at: {why}",
+                "give this user the rights of its folder, or run the doctor as the user of the ledger's programs",
+            )
         case NotAsked(why):
             return skipped(why)
         case found:

@@ -36,19 +36,23 @@ class File(NamedTuple):
 class Seen(NamedTuple):
     me: int  # the user that asks
     my_groups: frozenset[int]
-    folder: File | None  # None: there is none, or it may not be looked at
+    folder: File | None  # None: there is none
     may_create: bool  # files in that folder
     files: tuple[File, ...]  # the ledger and its side files, those that there are; the ledger first
     running: tuple[tuple[str, int], ...] = ()  # processes of this machine that use it, and their users
 
 
 def look(path: Path) -> Seen:
-    """To be called before the ledger is opened: for root, SQLite gives side files to whom the ledger belongs."""
+    """To be called before the ledger is opened: for root, SQLite gives side files to whom the ledger belongs.
+
+    Raises:
+        OSError: this user may not enter the folder.
+    """
     return Seen(
         os.geteuid(),
         frozenset({os.getegid(), *os.getgroups()}),
         _file(path.parent),
-        os.access(path.parent, os.W_OK | os.X_OK),
+        os.access(path.parent, os.W_OK | os.X_OK, effective_ids=True),
         tuple(file for side in ("", *SIDES) if (file := _file(Path(f"{path}{side}"))) is not None),
     )
 
@@ -66,9 +70,7 @@ def running(alive: Iterable[OwnerRow]) -> tuple[tuple[str, int], ...]:
 
 def judge(seen: Seen) -> Finding:
     if seen.folder is None:
-        return broken(
-            "the folder of the ledger is missing or may not be looked at", "create it, and give this user its rights"
-        )
+        return broken("the folder of the ledger is missing", "create it, as the user of the ledger's programs")
     if not seen.files:
         if seen.may_create:
             return skipped("there is no file yet; its folder may be written")
@@ -141,6 +143,6 @@ def user_name(user: int) -> str:
 def _file(path: Path) -> File | None:
     try:
         facts = path.stat()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return File(path.name, stat.S_IMODE(facts.st_mode), facts.st_uid, facts.st_gid)

@@ -8,6 +8,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
@@ -205,9 +206,11 @@ def look_at_place(path: Path | None) -> Place:
     assert path is not None
     from parked.ledger.newfile import SIDES
 
-    there = next((folder for folder in path.parents if folder.is_dir()), Path("/"))
+    there = next(folder for folder in path.parents if os.access(folder, os.F_OK, effective_ids=True))
     room = os.statvfs(there)
-    times = [file.stat().st_mtime for side in ("", *SIDES) if (file := Path(f"{path}{side}")).exists()]
+    times = []
+    with suppress(OSError):  # it may not be looked at, which is said of its rights
+        times = [file.stat().st_mtime for side in ("", *SIDES) if (file := Path(f"{path}{side}")).exists()]
     return Place(
         path,
         volume_of(path),

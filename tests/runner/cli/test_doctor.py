@@ -581,6 +581,29 @@ def test_files_of_two_users_are_broken(doctor, story, url):
 
 
 @sqlite_only
+@pytest.mark.parametrize("inside", ["parked.db", "no/such/parked.db"])
+def test_a_folder_that_may_not_be_entered_is_broken_for_this_user(doctor, story, tmp_path, inside):
+    if os.geteuid() != 0:
+        pytest.skip("only root becomes another user")
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o700)
+    with open_ledger(f"sqlite:///{locked}/parked.db"):
+        pass
+    doctor("--offline")  # all that it imports may belong to root alone, too
+
+    os.seteuid(12345)
+    try:
+        status, findings = doctor("--offline", "--ledger", f"sqlite:///{locked}/{inside}")
+    finally:
+        os.seteuid(0)
+
+    assert status == 3
+    assert [level(findings, name) for name in ("ledger", "rights")] == ["broken", "broken"]
+    assert findings["rights"]["found"] == "the rights of the ledger can't be looked at: Permission denied"
+    assert "as the user of the ledger's programs" in findings["rights"]["next"]
+
+
+@sqlite_only
 def test_a_program_that_runs_as_another_user_is_pointed_out(doctor, story):
     if os.geteuid() != 0:
         pytest.skip("only root starts a program as another user")
