@@ -97,7 +97,9 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, one_auth
             monkeypatch.delenv(name)
     # The SDK reads all authorities for each of its clients, which takes 70 ms; the simulator speaks no TLS.
     monkeypatch.setenv("SSL_CERT_FILE", one_authority)
-    monkeypatch.delenv("SSL_CERT_DIR", raising=False)
+    for name in ("SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", *(f"{what}_proxy" for what in ("http", "https", "all", "no"))):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
 
 
 @pytest.fixture(autouse=True)

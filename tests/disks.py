@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +66,60 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
 @pytest.fixture
 def disk_without_shared_memory(tmp_path: Path) -> Iterator[Path]:
     """What a network file system may be like: files can't be mapped into memory and shared."""
-    if shutil.which("bindfs") is None or not Path("/dev/fuse").exists():
-        missing("bindfs")
+    with _fuse(tmp_path, "-o", "direct_io") as path:
+        yield path
+
+
+@pytest.fixture
+def fuse_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of FUSE on which SQLite works, as far as one machine can tell."""
+    with _fuse(tmp_path) as path:
+        yield path
+
+
+@pytest.fixture
+def read_only_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder that is bound to another, `real`, and mounted read-only."""
     real, path = tmp_path / "real", tmp_path / "mounted"
     real.mkdir()
     path.mkdir()
-    _mount("bindfs", "-o", "direct_io", real, path)
+    _mount("mount", "--bind", real, path)
+    try:
+        _mount("mount", "-o", "remount,ro,bind", path)
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", path], check=True)
+
+
+@pytest.fixture
+def container_layer(tmp_path: Path) -> Iterator[Path]:
+    """What the files of a container lie on, unless they are on a volume."""
+    under = tmp_path / "overlay"
+    under.mkdir()
+    # Not in memory with the rest, nor on another overlay: neither is always taken for the upper layer.
+    _mount("mount", "-t", "tmpfs", "tmpfs", under)
+    folders = {name: under / name for name in ("lower", "upper", "work", "merged")}
+    try:
+        for folder in folders.values():
+            folder.mkdir()
+        layers = f"lowerdir={folders['lower']},upperdir={folders['upper']},workdir={folders['work']}"
+        _mount("mount", "-t", "overlay", "-o", layers, "overlay", folders["merged"])
+        try:
+            yield folders["merged"]
+        finally:
+            subprocess.run(["umount", "--lazy", folders["merged"]], check=True)
+    finally:
+        subprocess.run(["umount", "--lazy", under], check=True)
+
+
+@contextmanager
+def _fuse(folder: Path, *options: str) -> Iterator[Path]:
+    if shutil.which("bindfs") is None or not Path("/dev/fuse").exists():
+        missing("bindfs")
+    real, path = folder / "real", folder / "mounted"
+    real.mkdir()
+    path.mkdir()
+    _mount("bindfs", *options, real, path)
     try:
         yield path
     finally:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from parked.simulator import Simulator
+from servers import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -34,6 +35,7 @@ def run(tmp_path, api):
     """Returns a function that runs a command in a folder of its own, with a key and the simulator for the API."""
     bin_folder = Path(sys.executable).parent
     environment = {**os.environ, "GEMINI_API_KEY": "k", "GOOGLE_GEMINI_BASE_URL": api.url}
+    environment["PARKED_LISTEN"] = f"127.0.0.1:{free_port()}"  # whoever runs the tests may have a sidecar
     environment["PATH"] = f"{bin_folder}:{environment['PATH']}"
 
     def run(*command: str) -> subprocess.CompletedProcess[str]:
@@ -70,7 +72,7 @@ def test_the_shell_examples_run_on_the_job_lines_shown(run, api, tmp_path):
     (tmp_path / "jobs.jsonl").write_text(lines)
     commands = [line.partition("#")[0].strip() for block in blocks("sh") for line in block.splitlines()]
     commands = [command for command in commands if command.startswith("parked ")]
-    assert len(commands) == 10
+    assert len(commands) == 11
 
     for command in commands:
         done = run("bash", "-c", command.replace("parked ", f"{sys.executable} -m parked.cli ", 1))

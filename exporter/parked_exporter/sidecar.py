@@ -16,10 +16,11 @@ import waitress
 
 from parked import cron, tracing
 from parked.cli.exits import Exit
-from parked.ledger import full_name, open_ledger
+from parked.ledger import Ledger, full_name, open_ledger
 from parked.ledger.vault import vault_of
 from parked.logs import fields
 from parked.settings import Address, SidecarSettings, variable
+from parked.surroundings.clocks import warn_at_start
 from parked.version import __version__
 from parked_exporter import peers
 from parked_exporter.auto_replay import AutoReplay
@@ -112,12 +113,22 @@ def context_of(settings: SidecarSettings) -> Context:
 
 def _schedule(settings: SidecarSettings, context: Context) -> Schedule:
     return Schedule(
-        partial(open_ledger, settings.ledger, create=False, migrate=False, role="sidecar"),
+        partial(_open, settings.ledger),
         cron=cron.parse(settings.summary_cron),
         zone=ZoneInfo(settings.timezone),
         tasks=tasks_for(context),
         context=context,
     )
+
+
+def _open(url: str) -> Ledger:
+    ledger = open_ledger(url, create=False, migrate=False, role="sidecar")
+    try:
+        warn_at_start(ledger)
+    except BaseException:
+        ledger.close()
+        raise
+    return ledger
 
 
 def _app(settings: SidecarSettings, schedule: Schedule | None, bound: Address) -> App:

@@ -179,6 +179,7 @@ def _ready(app: App, environ: WSGIEnvironment) -> Response:
         "reasons": reasons,
         "ledger": found.readings.ledger if found.readings is not None else None,
         "read_only": app.tasks is None,
+        "version": __version__,
         "leases": dict(found.readings.leases) if found.readings is not None else {},
     }
     return _json(HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK, state)

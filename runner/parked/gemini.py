@@ -6,6 +6,8 @@ and it turns an HTTP 200 whose body is an error, empty or `null` into an empty r
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -111,6 +113,27 @@ class Gemini:
         return {"model": model, "contents": self._no_contents, "config": config}
 
 
+def greet(*, timeout_s: float) -> HttpAnswer:
+    """Ask the API for the name of one model, which bills nothing, and return its answer, whatever its status.
+
+    Raises:
+        SettingsError: there are no credentials, or the surroundings of a client are wrong.
+        Exception: what the SDK's HTTP client raises where there is no answer.
+    """
+    from google.genai import errors, types
+
+    client = _client_of_environment()
+    once = types.HttpOptions(timeout=max(1, round(timeout_s * 1000)), retry_options=types.HttpRetryOptions(attempts=1))
+    try:
+        http = client.models.list(config=types.ListModelsConfig(page_size=1, http_options=once)).sdk_http_response
+        headers: Any = (http and http.headers) or {}
+        return HttpAnswer(200, _lowered(headers), "")
+    except errors.APIError as exc:
+        return HttpAnswer(exc.code, _lowered(getattr(exc.response, "headers", None) or {}), json.dumps(exc.details))
+    finally:
+        client.close()
+
+
 def is_rest_body(payload: dict[str, Any]) -> bool:
     """Whether a payload goes to the API as it is: no `config`, and contents that are a list of objects with `parts`.
 
@@ -186,6 +209,10 @@ def _client_of_environment() -> Client:
     from google.auth.exceptions import GoogleAuthError
     from google.genai import Client, types
 
+    from parked.surroundings import certificates, proxies
+
+    certificates.check()
+    proxies.check()
     try:
         return Client(http_options=types.HttpOptions(retry_options=types.HttpRetryOptions(attempts=1)))
     except (ValueError, GoogleAuthError) as exc:
@@ -198,10 +225,13 @@ def _client_of_environment() -> Client:
 def answer_of(response: HttpResponse) -> HttpAnswer:
     """Return a response for which the SDK has raised nothing, as parked judges it."""
     # The SDK raises for every other status. It spells names as its HTTP client does, and that isn't always the same.
-    headers = {name.lower(): value for name, value in (response.headers or {}).items()}
-    return HttpAnswer(status=200, headers=headers, body=response.body or "")
+    return HttpAnswer(status=200, headers=_lowered(response.headers or {}), body=response.body or "")
 
 
 def _raw(response: GenerateContentResponse) -> HttpAnswer:
     assert response.sdk_http_response is not None
     return answer_of(response.sdk_http_response)
+
+
+def _lowered(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}

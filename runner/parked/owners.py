@@ -33,12 +33,17 @@ def facts(role: str) -> OwnerFacts:
         token=os.urandom(8).hex(),
         role=role,
         host=os.uname().nodename,
-        boot_id=_text(_PROC / "sys/kernel/random/boot_id"),
+        boot_id=boot_id(),
         pid_namespace=_pid_namespace(),
         pid=pid,
         process_start=_start_and_state(pid)[0],
         version=__version__,
     )
+
+
+def boot_id() -> str:
+    """Which start of which kernel this is; a container manager may have given its container one of its own."""
+    return _text(_PROC / "sys/kernel/random/boot_id")
 
 
 def dead_here(other: OwnerFacts, *, here: OwnerFacts) -> bool:
@@ -62,6 +67,14 @@ def lives_here(other: OwnerFacts, *, here: OwnerFacts) -> bool | None:
     if not start:
         return None
     return start == other.process_start and state not in "ZX"
+
+
+def user_of(pid: int) -> int | None:
+    """As which user a process of this PID namespace runs; None where that isn't known, or it is gone."""
+    try:
+        return (_PROC / str(pid)).stat().st_uid
+    except OSError:
+        return None
 
 
 class Watch:

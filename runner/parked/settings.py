@@ -206,6 +206,21 @@ class Settings:
                 raise SettingsError(f"{name!r} is no setting {_did_you_mean(name, table)}")
         return cls(**{name: _decide(name, setting, flags.get(name), env) for name, setting in table.items()})
 
+    @classmethod
+    def load_what_can_be(
+        cls, flags: Mapping[str, object], env: Mapping[str, str] | None = None
+    ) -> tuple[Self, dict[str, str]]:
+        """The same for who looks for what is wrong: those settings are left at their defaults, {name: sentence}."""
+        env = os.environ if env is None else env
+        found: dict[str, Any] = {}
+        wrong: dict[str, str] = {}
+        for name, setting in _table(cls).items():
+            try:
+                found[name] = _decide(name, setting, flags.get(name), env)
+            except SettingsError as exc:
+                found[name], wrong[name] = setting.default_value, str(exc)
+        return cls(**found), wrong
+
     def policy(self) -> Policy:
         """The numbers by which a runner retries."""
         return Policy(**{each.name: getattr(self, each.name) for each in fields(Policy)})

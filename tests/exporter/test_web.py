@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from parked.version import __version__
 from parked_exporter.collector import Lookout, look
 from parked_exporter.web import Access, App
 from wsgi import Answered
@@ -121,7 +122,14 @@ def test_whoever_accepts_gzip_gets_it(app, ledger):
 def test_ready_says_which_ledger_it_reads(app, ledger):
     state = json.loads(Answered(app, "/-/ready").body)
 
-    assert state == {"ready": True, "reasons": [], "ledger": ledger.name, "read_only": True, "leases": {}}
+    assert state == {
+        "ready": True,
+        "reasons": [],
+        "ledger": ledger.name,
+        "read_only": True,
+        "version": __version__,
+        "leases": {},
+    }
 
 
 def test_without_a_ledger_the_sidecar_is_alive_but_not_ready_and_says_why(app, url):

@@ -11,7 +11,7 @@ class Exit(IntEnum):
     OK = 0  # every job of the command has its answer or was discarded; for commands that only show: always
     PARKED = 1  # at least one job is parked; of `audit`: the law does not hold
     USAGE = 2  # wrong usage, settings or input; nothing was started
-    SURROUNDINGS = 3  # the ledger, a missing extra, the disk
+    SURROUNDINGS = 3  # the ledger, a missing extra, the disk; of `doctor`: something is broken
     PENDING = 4  # jobs are still pending
     BUG = 70  # in parked
     INTERRUPTED = 130  # Ctrl-C

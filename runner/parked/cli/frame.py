@@ -46,9 +46,13 @@ COMMANDS: Final = {
     "backup": "parked.cli.backup",
     "copy": "parked.cli.copying",
     "migrate": "parked.cli.migrate",
+    "doctor": "parked.cli.doctor",
     "simulate": "parked.cli.simulate",
     "demo": "parked.cli.demo",
 }
+
+# Those that look into the settings themselves, and have to go on with wrong ones.
+JUDGE_SETTINGS: Final = frozenset({"doctor"})
 
 DESCRIPTION: Final = "Run Gemini jobs so that none disappears silently: what fails is parked, shown, and run again."
 EPILOG: Final = """\
@@ -56,7 +60,7 @@ exit status, about the jobs of the command:
   0  every one has its answer or was discarded; commands that only show: always
   1  at least one is parked (audit: the law does not hold)
   2  wrong usage, settings or input; nothing was started
-  3  the surroundings failed: the ledger, a missing extra, the disk
+  3  the surroundings failed: the ledger, a missing extra, the disk; of doctor: something is broken
   4  jobs are still pending
   70 a bug in parked; 143 and 130 after SIGTERM and Ctrl-C
 
@@ -155,9 +159,12 @@ def _run(words: list[str]) -> int:
         raise SettingsError("name a command; parked --help lists them")
     if unknown:
         _refuse(unknown, name)
-    refuse_unknown()
-    # A flag that is called like a setting is that setting's flag.
-    settings = Settings.load({item.name: getattr(args, item.name, None) for item in fields(Settings)})
+    if name in JUDGE_SETTINGS:
+        settings = Settings.load(env={})
+    else:
+        refuse_unknown()
+        # A flag that is called like a setting is that setting's flag.
+        settings = Settings.load({item.name: getattr(args, item.name, None) for item in fields(Settings)})
     logs.configure(settings.log_level, settings.log_format)
     args.words = words
     return command(name).run(args, settings)

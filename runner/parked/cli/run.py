@@ -39,6 +39,7 @@ from parked.clock import from_now_s
 from parked.errors import LedgerUnavailable, OutputFailed, ParkedError, TextMissing
 from parked.job import ANSWERED, Job, State
 from parked.settings import Settings
+from parked.surroundings.clocks import warn_at_start
 
 if TYPE_CHECKING:
     from parked.answerfile import AnswerOutput
@@ -139,6 +140,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
             open_ledger(settings.ledger, mode=settings.ledger_mode, write_patience_s=settings.write_patience_s)
         )
         tell_created(ledger)  # also with --quiet: at the second night it would be the wrong one
+        warn_at_start(ledger)
         refuse_conflicts(ledger, scanned, args)
         if check is not None:
             keep(ledger, check)

@@ -23,6 +23,7 @@ from parked.cli.taking_on import (
 from parked.errors import ParkedError
 from parked.job import State
 from parked.settings import Settings
+from parked.surroundings.clocks import warn_at_start
 
 if TYPE_CHECKING:
     from parked.cli.frame import Subparsers
@@ -68,6 +69,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         open_ledger(settings.ledger, mode=settings.ledger_mode, write_patience_s=settings.write_patience_s) as ledger,
     ):
         tell_created(ledger)
+        warn_at_start(ledger)
         refuse_conflicts(ledger, scanned, args)
         if check is not None:
             keep(ledger, check)

@@ -76,6 +76,7 @@ def open_ledger(
     database = locate(url, mode=mode, vault=vault, clock=clock, monotonic=monotonic)
     try:
         created = database.prepare(create=create, upgrade=migrate)
+        database.check_place()
     except Exception as exc:
         raise database.explain(exc) from exc
     return Ledger(database, vault, created=created, role=role, write_patience_s=write_patience_s, monotonic=monotonic)

@@ -663,6 +663,9 @@ class PostgresDatabase:
     def prepare(self, *, create: bool, upgrade: bool) -> bool:
         return self._bring_up_to_date(create=create, upgrade=Upgrade.ADDITIVE if upgrade else Upgrade.NONE).created
 
+    def check_place(self) -> None:
+        """A server is there for many machines."""
+
     def migrate(self) -> Upgraded:
         return self._bring_up_to_date(create=True, upgrade=Upgrade.ALL)
 

@@ -287,6 +287,9 @@ class SqlReader(ABC):
     def owners(self) -> list[OwnerRow]:
         return [owner_row(row) for row in self._ask("owners")]
 
+    def owners_alive(self) -> list[OwnerRow]:
+        return [owner_row(row) for row in self._ask("owners_alive")]
+
     def owners_counted(self, *, since: float) -> tuple[int, int]:
         alive, lost = self._ask("owners_counted", since=since).fetchone()
         return alive, lost
@@ -297,6 +300,19 @@ class SqlReader(ABC):
 
     def marks(self, beginning: str) -> dict[str, Any]:
         return {name: json.loads(value) for name, value in self._ask("marks", beginning=beginning)}
+
+    def clock(self) -> float:
+        return float(self._value("clock"))
+
+    def newest(self) -> float | None:
+        newest: float | None = self._value("newest")
+        return newest
+
+    def lacking_rights(self) -> list[str]:
+        return [right for (right,) in self._ask("lacking_rights")]
+
+    def version(self) -> str:
+        return str(self._value("version"))
 
     @abstractmethod
     def size_bytes(self) -> int: ...

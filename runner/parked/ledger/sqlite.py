@@ -49,6 +49,7 @@ from parked.ledger.statements import load
 from parked.ledger.store import Contended
 from parked.ledger.tables import Row
 from parked.ledger.vault import PLAIN_VAULT, Vault
+from parked.surroundings import machines
 
 SQL: Final = load("sqlite")
 
@@ -551,6 +552,13 @@ class SqliteDatabase:
         if done.copy is not None:
             _log.warning("ledger_upgraded kept_as_it_was=%s", json.dumps(str(done.copy)))
         return done.created
+
+    def check_place(self) -> None:
+        machines.check_at_open(self._path, self._owners_alive)
+
+    def _owners_alive(self) -> list[op.OwnerRow]:
+        with closing(self.reader()) as reader:
+            return reader.owners_alive()
 
     def migrate(self) -> Upgraded:
         return self._bring_up_to_date(create=True, upgrade=Upgrade.ALL)

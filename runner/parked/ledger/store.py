@@ -44,6 +44,10 @@ class Database(Protocol):
     def url(self) -> str: ...  # to open it by, from any folder; may hold a password
     @property
     def where(self) -> str: ...  # its full name, for people: never a password
+    def check_place(self) -> None:
+        """See that it may be used from this machine, once it was prepared. See `machines.check_at_open`."""
+        ...
+
     def prepare(self, *, create: bool, upgrade: bool) -> bool:
         """See that there is a ledger that this process can use; return True if it was made here.
 
@@ -397,9 +401,17 @@ class Reader(Protocol):
         ...
 
     def owners(self) -> list[OwnerRow]: ...  # all there ever were
+    def owners_alive(self) -> list[OwnerRow]: ...  # those that are neither ended nor lost
     def owners_counted(self, *, since: float) -> tuple[int, int]: ...  # alive now, and declared lost since
     def mark(self, name: str) -> Any: ...  # the JSON value; None if it was never set
     def marks(self, beginning: str) -> dict[str, Any]: ...  # by name, those whose names begin so
+    def clock(self) -> float: ...  # the database's, UTC epoch seconds; SQLite's is this machine's
+    def newest(self) -> float | None: ...  # when something last happened, as far as a few look-ups tell
+    def lacking_rights(self) -> list[str]:
+        """What this role may not do that a program which runs jobs has to: `insert jobs`."""
+        ...
+
+    def version(self) -> str: ...  # of the database
     def leases(self) -> dict[str, OwnerRow]: ...  # task -> who holds it
     def size_bytes(self) -> int: ...  # on the disk: of the file and its WAL, or of the tables with their indexes
     def pauses(self) -> list[op.PauseRow]:

@@ -109,6 +109,12 @@ def echo(request: Request) -> Reply:
     return text(about)
 
 
+def models() -> Reply:
+    """What there is to be asked, as a list of one."""
+    listed = {"models": [{"name": "models/gemini-3.5-flash", "displayName": "Simulated"}]}
+    return Reply(lambda _: listed)
+
+
 def json_answer(value: Any = None) -> Reply:
     """JSON as a model writes it: in the answer's text. Without a value, an empty object."""
     return text(json.dumps({} if value is None else value))

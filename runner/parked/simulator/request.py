@@ -11,15 +11,18 @@ from urllib.parse import parse_qs, urlsplit
 # `/v1beta/models/M:method`, and Vertex AI's longer ways to the same: `/v1beta1/projects/…/publishers/google/models/M:…`
 _PATH: Final = re.compile(r"/v1\w*/(?:.+/)?(?:models|tunedModels)/([^/:]+):(\w+)")
 
+_LIST: Final = re.compile(r"/v1\w*/(?:.+/)?models")
+
 GENERATE: Final = "generateContent"
 STREAM: Final = "streamGenerateContent"
 METHODS: Final = (GENERATE, STREAM)
+LIST: Final = "models.list"  # no word of a path: the API is asked for its models by GET
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     model: str  # empty if the path names none
-    method: str  # the last word of the path, e.g. `generateContent`; empty if it is no call of a model
+    method: str  # the last word of the path, e.g. `generateContent`, or `models.list`; empty if it is no call
     body: Any  # the decoded JSON; None if it is none
     headers: Mapping[str, str]  # names in any case
     path: str  # with the query
@@ -45,6 +48,11 @@ def parse_path(path: str) -> tuple[str, str]:
     """Return model and method of a decoded path; both empty if it calls no model."""
     match = _PATH.fullmatch(path)
     return (match[1], match[2]) if match else ("", "")
+
+
+def lists_models(path: str) -> bool:
+    """Whether a GET of this decoded path asks for the models."""
+    return _LIST.fullmatch(path) is not None
 
 
 def prompt_text(body: Any) -> str:

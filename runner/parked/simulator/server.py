@@ -18,8 +18,8 @@ from aiohttp import web
 
 from parked.errors import ParkedError
 from parked.simulator.record import Call
-from parked.simulator.replies import Delivery, Reply, echo, error, invalid_request
-from parked.simulator.request import METHODS, STREAM, Request, parse_path, prompt_text
+from parked.simulator.replies import Delivery, Reply, echo, error, invalid_request, models
+from parked.simulator.request import LIST, METHODS, STREAM, Request, lists_models, parse_path, prompt_text
 
 Rule = Callable[[Request], Reply | None]
 
@@ -188,6 +188,8 @@ class Simulator:
 
     def _take(self, http: web.BaseRequest, raw: bytes) -> Request:
         model, method = parse_path(http.path) if http.method == "POST" else ("", "")
+        if http.method == "GET" and lists_models(http.path):
+            method = LIST
         try:
             body = json.loads(raw)
         except ValueError:
@@ -217,6 +219,9 @@ class Simulator:
         return request
 
     def _reply(self, request: Request) -> Reply:
+        if request.method == LIST:
+            reply = self._rule and self._rule(request)
+            return reply if reply and (reply.status != 200 or reply.delivery is not Delivery.WHOLE) else models()
         if request.method not in METHODS:
             return error(404, "NOT_FOUND", f"Nothing is served at {request.path}.")
         if not isinstance(request.body, dict):

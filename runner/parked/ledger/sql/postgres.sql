@@ -815,6 +815,32 @@ SELECT sum(pg_catalog.pg_total_relation_size(oid))::bigint FROM pg_catalog.pg_cl
  WHERE relnamespace = 'parked'::regnamespace AND relkind = 'r';
 
 
+-- ==== what surrounds it ====
+
+-- name: clock
+-- The database's clock, in UTC epoch seconds: the server's.
+SELECT extract(epoch FROM clock_timestamp())::float8;
+
+-- name: newest
+-- When something last happened in it, as far as a few look-ups tell. NULL: nothing ever did.
+SELECT max(at) FROM (
+    SELECT max(beat_at) AS at FROM (SELECT beat_at FROM parked.owners ORDER BY id DESC LIMIT 100) AS latest
+    UNION ALL SELECT max(accepted_at) FROM (SELECT accepted_at FROM parked.jobs ORDER BY id DESC LIMIT 1) AS last
+    UNION ALL SELECT max(set_at) FROM parked.marks
+) AS times;
+
+-- name: lacking_rights
+-- What this role may not do that a program which runs jobs has to; one that only shows needs the first alone.
+SELECT lower(given.privilege) || ' ' || pg_class.relname
+  FROM (VALUES ('SELECT'), ('INSERT'), ('UPDATE')) AS given (privilege), pg_catalog.pg_class
+ WHERE relnamespace = 'parked'::regnamespace AND relkind = 'r' AND relname NOT IN ('schema_version', 'ledger')
+   AND NOT pg_catalog.has_table_privilege(pg_class.oid, given.privilege)
+ ORDER BY relname, given.privilege;
+
+-- name: version
+SELECT current_setting('server_version');
+
+
 -- ==== the audit, row by row: each statement gives the pipeline and job id of rows that can't be ====
 
 -- name: audit_held_without_owner

@@ -706,6 +706,28 @@ SELECT task, {owner} FROM leases JOIN owners ON owners.id = leases.owner_id ORDE
 SELECT file FROM pragma_database_list WHERE name = 'main';
 
 
+-- ==== what surrounds it ====
+
+-- name: clock
+-- The database's clock, in UTC epoch seconds: this machine's.
+SELECT (julianday('now') - 2440587.5) * 86400.0;
+
+-- name: newest
+-- When something last happened in it, as far as a few look-ups tell. NULL: nothing ever did.
+SELECT max(at) FROM (
+    SELECT max(beat_at) AS at FROM (SELECT beat_at FROM owners ORDER BY id DESC LIMIT 100) AS latest
+    UNION ALL SELECT max(accepted_at) FROM (SELECT accepted_at FROM jobs ORDER BY id DESC LIMIT 1) AS last
+    UNION ALL SELECT max(set_at) FROM marks
+);
+
+-- name: lacking_rights
+-- What this user may not do: nothing, where the file could be opened to be written.
+SELECT NULL WHERE false;
+
+-- name: version
+SELECT sqlite_version();
+
+
 -- ==== the audit, row by row: each statement gives the pipeline and job id of rows that can't be ====
 
 -- name: audit_held_without_owner

@@ -1,0 +1,47 @@
+"""What can be seen of the API key without showing it or asking anybody."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+GEMINI: Final = "GEMINI_API_KEY"
+GOOGLE: Final = "GOOGLE_API_KEY"  # the SDK prefers this one
+VERTEX: Final = ("GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_ENTERPRISE")
+CREDENTIALS: Final = "GOOGLE_APPLICATION_CREDENTIALS"
+
+
+class Seen(NamedTuple):
+    variable: str | None  # that the SDK takes it from; None: there is none
+    fault: str = ""  # what is wrong with it, of its form
+    differs: bool = False  # both variables are set, and not to the same
+    vertex: bool = False
+    credentials_missing: str = ""  # a file that is named and isn't there
+
+
+def look(env: Mapping[str, str] | None = None) -> Seen:
+    env = os.environ if env is None else env
+    variable = next((name for name in (GOOGLE, GEMINI) if env.get(name)), None)
+    credentials = env.get(CREDENTIALS, "")
+    return Seen(
+        variable,
+        fault_of(env[variable]) if variable else "",
+        differs=bool(env.get(GOOGLE) and env.get(GEMINI)) and env.get(GOOGLE) != env.get(GEMINI),
+        vertex=any(env.get(name, "").lower() in ("true", "1") for name in VERTEX),
+        credentials_missing=credentials if credentials and not Path(credentials).is_file() else "",
+    )
+
+
+def fault_of(key: str) -> str:
+    """Say what a header or the API would refuse of it; empty if nothing."""
+    if "\n" in key or "\r" in key:
+        return "has a line break in it"
+    if key != key.strip() or any(character.isspace() for character in key):
+        return "has white space in it"
+    if key[0] in "\"'" or key[-1] in "\"'":
+        return "has quotation marks around it"
+    if not key.isascii() or not key.isprintable():
+        return "has characters in it that no key has"
+    return ""
