@@ -190,7 +190,7 @@ def _client_of_environment() -> Client:
 
 def _key_in_a_file() -> str | None:
     """The SDK reads no key from a file, which is how orchestrators hand secrets out."""
-    if (path := os.environ.get(f"{KEY}_FILE")) is None:
+    if not (path := os.environ.get(f"{KEY}_FILE")):  # empty: an overlay takes back what its base has set
         return None
     for name in (KEY, "GOOGLE_API_KEY"):
         if os.environ.get(name):

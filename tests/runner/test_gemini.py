@@ -401,6 +401,16 @@ def test_a_key_and_a_file_with_a_key_are_refused_without_showing_either(name, mo
     assert str(caught.value) == f"{name} and GEMINI_API_KEY_FILE are both set; keep one of them"
 
 
+def test_an_empty_name_of_a_file_is_none(simulator, environment, monkeypatch):
+    monkeypatch.setenv("GEMINI_API_KEY_FILE", "")
+    gemini = Gemini()
+
+    gemini({"contents": "hello"}, "gemini-3.5-flash")
+
+    gemini.close()
+    assert [request.headers["x-goog-api-key"] for request in simulator.requests] == ["the-key"]
+
+
 def test_a_file_for_the_key_that_is_not_there_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("GEMINI_API_KEY_FILE", str(tmp_path / "key"))
 
