@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import base64
+import ctypes
+import http.client
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
 import zoneinfo
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -23,9 +27,11 @@ import yaml
 
 from parked.cli.frame import build_parser
 from parked.settings import SETTINGS, Settings, SidecarSettings, check_unknown, variable
+from parked.simulator import Simulator
+from parked.simulator import replies as reply
 from parked.version import __version__
 from parked_exporter.cli import main as exporter_main
-from servers import missing
+from servers import Postgres, free_port, missing, wait_until
 
 ROOT: Final = Path(__file__).parents[2]
 KUBERNETES: Final = ROOT / "deploy/kubernetes"
@@ -625,3 +631,162 @@ def test_the_manifests_are_in_the_source_distribution():
 
     assert "/deploy" in project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
     assert os.access(KUBERNETES / "worker/worker.yaml", os.R_OK)
+
+
+# --- the same commands, for real ---------------------------------------------------------------------------------
+
+PROGRAMS: Final = {"parked": "parked.cli", "parked-exporter": "parked_exporter.cli"}
+CLONE_NEWNET: Final = 0x40000000
+POD_IP: Final = "10.7.7.7"
+PATIENCE_S: Final = 60
+
+
+class Kubelet:
+    """Runs the containers of a shape on this machine: their commands and variables, with other places for paths."""
+
+    def __init__(self, shape: str, folder: Path, places: Mapping[str, str], api: Simulator) -> None:
+        self.containers = {f"{c.pod.workload['metadata']['name']}/{c.spec['name']}": c for c in containers(shape)}
+        self._shape = shape
+        self._places = {**places, SECRETS: f"{folder}/secrets", "/data": f"{folder}/data"}
+        self._env = {**os.environ, "GOOGLE_GEMINI_BASE_URL": api.url}
+        for name in ("secrets", "data"):
+            (folder / name).mkdir(exist_ok=True)
+        for key in ("gemini-api-key", "token"):
+            (folder / "secrets" / key).write_text(f"the-{key}-of-the-tests\n", "utf-8")
+
+    def start(self, name: str, *words: str) -> subprocess.Popen[str]:
+        """Start a container, or another command in it, as `kubectl exec` does."""
+        container = self.containers[name]
+        program, *rest = words or command(self._shape, container)
+        env = {key: self._placed(value) for key, value in environment(self._shape, container).items()}
+        return subprocess.Popen(
+            [sys.executable, "-m", PROGRAMS[program], *map(self._placed, rest)],
+            env=self._env | env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, name: str, *words: str, stdin: str = "") -> tuple[int, str, str]:
+        process = self.start(name, *words)
+        out, err = process.communicate(stdin, timeout=PATIENCE_S)
+        return process.returncode, out, err
+
+    def _placed(self, text: str) -> str:
+        for path, place in self._places.items():
+            text = text.replace(path, place)
+        return text
+
+
+def asked(host: str, port: int, path: str, *, called: str | None = None) -> tuple[int, str]:
+    """What a GET gets; `called` is the Host header, by default that of the address. Status 0: nobody listens yet."""
+    connection = http.client.HTTPConnection(host, port, timeout=PATIENCE_S)
+    try:
+        connection.request("GET", path, headers={} if called is None else {"Host": called})
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    except ConnectionRefusedError:
+        return 0, ""
+    finally:
+        connection.close()
+
+
+def ended(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM) -> int:
+    """Send a signal, and return the exit status."""
+    process.send_signal(number)
+    process.communicate(timeout=PATIENCE_S)
+    return process.returncode
+
+
+def in_a_network_of_its_own(act: Any) -> Any:
+    """Call `act` in a thread whose network, and that of all it starts, is loopback with the address of a pod."""
+
+    def apart() -> Any:
+        if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET) != 0 or shutil.which("ip") is None:
+            missing("the right to a network of one's own, or iproute2,")
+        for words in ("link set lo up", f"addr add {POD_IP}/32 dev lo"):
+            subprocess.run(["ip", *words.split()], check=True)
+        return act()
+
+    with ThreadPoolExecutor(1) as alone:
+        return alone.submit(apart).result()
+
+
+@pytest.mark.slow
+def test_a_pod_of_the_worker_runs_jobs_is_scraped_by_its_address_and_ends_in_order(tmp_path):
+    job = {"job_id": "a-1", "model": "gemini-3.5-flash", "payload": {"contents": "Describe the sea."}}
+
+    def pod() -> None:
+        with Simulator() as api:
+            kubelet = Kubelet("worker", tmp_path, {}, api)
+            assert kubelet.run("parked-worker/ledger")[0] == 0
+            sidecar = kubelet.start("parked-worker/exporter")
+            worker = kubelet.start("parked-worker/worker")
+            try:
+                words = ("parked", "submit", "-", "--pipeline", "captions")
+                assert kubelet.run("parked-worker/worker", *words, stdin=json.dumps(job))[0] == 0
+                answered = 'parked_ledger_jobs{ledger="', 'pipeline="captions",state="succeeded"} 1.0'
+
+                def shows_the_answer() -> bool:
+                    assert sidecar.poll() is None, sidecar.communicate()[1]
+                    status, body = asked(POD_IP, 9465, "/metrics")
+                    return status == 200 and all(part in body for part in answered)
+
+                wait_until(shows_the_answer)
+                assert asked(POD_IP, 9465, "/-/healthy") == (200, "alive\n")  # as the kubelet asks
+                assert asked("127.0.0.1", 9465, "/-/healthy", called="localhost:9465")[0] == 200  # a port forward
+                assert asked(POD_IP, 9465, "/metrics", called="parked-worker.parked.svc:9465")[0] == 421
+                assert asked(POD_IP, 9465, "/api/causes")[0] == 401
+                assert [r.headers["x-goog-api-key"] for r in api.requests] == ["the-gemini-api-key-of-the-tests"]
+                assert ended(worker) == 143
+                assert shows_the_answer()
+                assert ended(sidecar) == 0
+            finally:
+                for process in (sidecar, worker):
+                    process.kill()
+                    process.communicate()
+
+    in_a_network_of_its_own(pod)
+
+
+def test_a_night_on_postgresql_parks_and_is_a_success_and_the_sidecar_lives_on(
+    tmp_path, postgres: Postgres, roles: None, simulator: Simulator
+):
+    host = postgres.url("ledger").partition("@")[2]
+    port = free_port()
+    places = {
+        "db.example.com/pipelines": host,
+        f"&sslmode=verify-full&sslrootcert={SECRETS}/db-ca.pem": "",  # the tests' server has no TLS
+        "0.0.0.0:9465": f"127.0.0.1:{port}",
+        "/jobs/": f"{KUBERNETES}/cronjob/",
+        "/answers/": f"{tmp_path}/",
+    }
+    service = tmp_path / "secrets/pg_service.conf"
+    migrate = Kubelet("migrate", tmp_path, places, simulator)
+    kubelet = Kubelet("cronjob", tmp_path, places, simulator)
+
+    service.write_text("[parked]\nuser=parked_migrate\n", "utf-8")
+    assert migrate.run("parked-migrate/migrate")[0] == 0
+    service.write_text("[parked]\nuser=parked_run\n", "utf-8")
+    sidecar = kubelet.start("parked-exporter/exporter")
+    try:
+        simulator.will_answer(reply.text("The sea."), reply.error(400, "INVALID_ARGUMENT", "no"))
+        first = kubelet.run("nightly/run")
+        calls = len(simulator.requests)
+        again = kubelet.run("nightly/run")
+        rest = kubelet.run("nightly-rest/work")
+        wait_until(lambda: sidecar.poll() is not None or asked("127.0.0.1", port, "/-/ready")[0] == 200)
+        summary = kubelet.run("parked-exporter/exporter", "parked", "summary")
+
+        assert (first[0], again[0], rest[0]) == (0, 0, 0), first[2]
+        assert "1 answered, 1 parked" in first[2]
+        assert len(simulator.requests) == calls == 2
+        lines = (tmp_path / "nightly-29365200.jsonl").read_text("utf-8").splitlines()
+        assert [json.loads(line)["batch"] for line in lines] == ["nightly-29365200"]
+        assert 'state="parked"} 1.0' in asked("127.0.0.1", port, "/metrics")[1]
+        assert f"ledger postgresql://{host}\n" in summary[1]  # the whole name, though user and password are elsewhere
+        assert ended(sidecar) == 0
+    finally:
+        sidecar.kill()
+        sidecar.communicate()
