@@ -311,7 +311,7 @@ def test_each_shape_has_one_sidecar_beside_what_runs_jobs(shape):
     assert len(sidecars) == 1
     (port,) = sidecars[0].spec["ports"]
     listen = environment(shape, sidecars[0])["PARKED_LISTEN"]
-    assert port == {"name": "metrics", "containerPort": 9465, **({"protocol": "TCP"} if "protocol" in port else {})}
+    assert port == {"name": "metrics", "containerPort": SidecarSettings().listen.port}
     assert listen == f"0.0.0.0:{port['containerPort']}"  # kubelet and Prometheus call it by the pod's address
 
 
@@ -517,7 +517,7 @@ def test_nobody_may_talk_to_anybody_but_for_dns_https_postgresql_and_prometheus(
     https = [("TCP", 443, False), ("TCP", 53, True), ("UDP", 53, True)]
     assert sorted(out) == sorted([*https, *([("TCP", 5432, False)] if on_postgres else [])])
     (scrapes,) = (rule for policy in policies.values() for rule in policy.get("ingress", []))
-    assert scrapes["ports"] == [{"protocol": "TCP", "port": "metrics"}]
+    assert scrapes["ports"] == [{"protocol": "TCP", "port": SidecarSettings().listen.port}]
     assert scrapes["from"]
 
 
