@@ -16,6 +16,7 @@ export PIP_CONSTRAINT := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 
 GRAFANA_TYPES := @grafana/schema@13.2.3 typescript@7.0.2
+CHECKOV := checkov==3.3.30
 DEV_TOOLS = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']['dev'])"
 
 # Bytecode is kept even where it isn't by default: each worker, and each command that a test starts, would compile anew.
@@ -89,6 +90,17 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "$(PYTHON) can't make virtual environments; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@$(PYTHON) -m venv --clear $(VENV)
+
+# What CI has besides: kubectl where there is none, and checkov, whose hundred dependencies are its own.
+$(VENV)/kubectl/kubectl: .ci/kubectl.py | $(BIN)/python
+	@$(BIN)/python .ci/kubectl.py $@
+
+$(VENV)/checkov/installed: Makefile | $(BIN)/python
+	@echo "Installing checkov into $(VENV)/checkov ..."
+	@$(PYTHON) -m venv --clear $(VENV)/checkov
+	@env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT $(VENV)/checkov/bin/python -m pip --quiet --disable-pip-version-check \
+	  install $(CHECKOV)
+	@touch $@
 
 $(VENV)/installed: pyproject.toml constraints.txt runner/parked/version.py | $(BIN)/python
 	@echo "Installing parked into $(VENV) ..."

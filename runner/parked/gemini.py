@@ -7,6 +7,7 @@ and it turns an HTTP 200 whose body is an error, empty or `null` into an empty r
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -14,11 +15,13 @@ from urllib.parse import urlsplit
 
 from parked.errors import InvalidJob, SettingsError
 from parked.judge import HttpAnswer
+from parked.settings import secret_in_file
 
 if TYPE_CHECKING:
     from google.genai import Client
     from google.genai.types import GenerateContentConfig, GenerateContentResponse, HttpResponse
 
+KEY: Final = "GEMINI_API_KEY"
 CALLER: Final = "parked.gemini:Gemini"  # by this name jobs remember who calls for them
 
 _ARGUMENTS: Final = frozenset({"contents", "config", "model"})
@@ -32,8 +35,8 @@ class Gemini:
     """Calls the Gemini API, or Vertex AI, with `(payload, model)`; what the SDK raises passes through.
 
     Without a client it makes one from the SDK's own variables (`GEMINI_API_KEY`, `GOOGLE_GEMINI_BASE_URL`, those of
-    Vertex AI) and closes it; a client that is handed in is closed by whoever made it. `timeout_s` holds for each
-    request, whatever the client says.
+    Vertex AI), or with the key in the file that `GEMINI_API_KEY_FILE` names, and closes it; a client that is handed in
+    is closed by whoever made it. `timeout_s` holds for each request, whatever the client says.
 
     Raises:
         SettingsError: there are no credentials, or an argument is wrong.
@@ -213,13 +216,24 @@ def _client_of_environment() -> Client:
 
     certificates.check()
     proxies.check()
+    api_key = _key_in_a_file()
     try:
-        return Client(http_options=types.HttpOptions(retry_options=types.HttpRetryOptions(attempts=1)))
+        return Client(api_key=api_key, http_options=types.HttpOptions(retry_options=types.HttpRetryOptions(attempts=1)))
     except (ValueError, GoogleAuthError) as exc:
         raise SettingsError(
-            "no credentials for the Gemini API: set GEMINI_API_KEY, or for Vertex AI GOOGLE_GENAI_USE_VERTEXAI=true"
-            " with GOOGLE_CLOUD_PROJECT and GOOGLE_CLOUD_LOCATION"
+            "no credentials for the Gemini API: set GEMINI_API_KEY or GEMINI_API_KEY_FILE, or for Vertex AI"
+            " GOOGLE_GENAI_USE_VERTEXAI=true with GOOGLE_CLOUD_PROJECT and GOOGLE_CLOUD_LOCATION"
         ) from exc
+
+
+def _key_in_a_file() -> str | None:
+    """The SDK reads no key from a file, which is how orchestrators hand secrets out."""
+    if not (path := os.environ.get(f"{KEY}_FILE")):  # empty: an overlay takes back what its base has set
+        return None
+    for name in (KEY, "GOOGLE_API_KEY"):
+        if os.environ.get(name):
+            raise SettingsError(f"{name} and {KEY}_FILE are both set; keep one of them")
+    return secret_in_file(KEY, path)
 
 
 def answer_of(response: HttpResponse) -> HttpAnswer:

@@ -35,6 +35,7 @@ __all__ = [
     "page",
     "parse_duration_s",
     "refuse_unknown",
+    "secret_in_file",
     "variable",
     "warn_unknown",
 ]
@@ -383,7 +384,16 @@ def _read(name: str, setting: Setting, env: Mapping[str, str]) -> tuple[str, str
         return source, text
     if text is not None:
         raise SettingsError(f"{source} and {source}{_FILE} are both set; keep one of them")
-    source = f"{source}{_FILE} ({path!r})"
+    return f"{source}{_FILE} ({path!r})", secret_in_file(source, path)
+
+
+def secret_in_file(variable: str, path: str) -> str:
+    """Return what the file holds that `variable`_FILE names, without white space around it.
+
+    Raises:
+        SettingsError: it can't be read, or is empty.
+    """
+    source = f"{variable}{_FILE} ({path!r})"
     try:
         text = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as exc:  # ValueError: not UTF-8, or a path that no file can have
@@ -391,7 +401,7 @@ def _read(name: str, setting: Setting, env: Mapping[str, str]) -> tuple[str, str
         raise SettingsError(f"{source} can't be read: {why}") from None
     if not text:
         raise SettingsError(f"{source} is empty; write the secret into that file")
-    return source, text
+    return text
 
 
 def _cut(text: str) -> str:
@@ -423,6 +433,7 @@ def _page() -> Iterator[str]:
     yield ""
     yield "The API key and the address of the API are read by google-genai (`GEMINI_API_KEY` or `GOOGLE_API_KEY`,"
     yield "`GOOGLE_GEMINI_BASE_URL`, and the variables of Vertex AI), where telemetry goes by OpenTelemetry (`OTEL_*`)."
+    yield "`GEMINI_API_KEY_FILE` names a file that holds the key; each program reads it once, when it first calls."
     yield ""
     yield "## Read by all programs"
     yield ""

@@ -373,7 +373,48 @@ def test_a_payload_in_either_spelling_is_fine(payload, environment):
 
 
 def test_a_missing_key_is_named_at_once():
-    with pytest.raises(SettingsError, match="set GEMINI_API_KEY, or for Vertex AI GOOGLE_GENAI_USE_VERTEXAI=true"):
+    with pytest.raises(SettingsError, match="set GEMINI_API_KEY or GEMINI_API_KEY_FILE, or for Vertex AI"):
+        Gemini()
+
+
+def test_the_key_may_stand_in_a_file(simulator, environment, monkeypatch, tmp_path):
+    (tmp_path / "key").write_text("key-of-a-file\n")
+    monkeypatch.delenv("GEMINI_API_KEY")
+    monkeypatch.setenv("GEMINI_API_KEY_FILE", str(tmp_path / "key"))
+    gemini = Gemini()
+
+    gemini({"contents": "hello"}, "gemini-3.5-flash")
+
+    gemini.close()
+    assert [request.headers["x-goog-api-key"] for request in simulator.requests] == ["key-of-a-file"]
+
+
+@pytest.mark.parametrize("name", ["GEMINI_API_KEY", "GOOGLE_API_KEY"])
+def test_a_key_and_a_file_with_a_key_are_refused_without_showing_either(name, monkeypatch, tmp_path):
+    (tmp_path / "key").write_text("key-of-a-file")
+    monkeypatch.setenv(name, "another-key")
+    monkeypatch.setenv("GEMINI_API_KEY_FILE", str(tmp_path / "key"))
+
+    with pytest.raises(SettingsError) as caught:
+        Gemini()
+
+    assert str(caught.value) == f"{name} and GEMINI_API_KEY_FILE are both set; keep one of them"
+
+
+def test_an_empty_name_of_a_file_is_none(simulator, environment, monkeypatch):
+    monkeypatch.setenv("GEMINI_API_KEY_FILE", "")
+    gemini = Gemini()
+
+    gemini({"contents": "hello"}, "gemini-3.5-flash")
+
+    gemini.close()
+    assert [request.headers["x-goog-api-key"] for request in simulator.requests] == ["the-key"]
+
+
+def test_a_file_for_the_key_that_is_not_there_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("GEMINI_API_KEY_FILE", str(tmp_path / "key"))
+
+    with pytest.raises(SettingsError, match=r"^GEMINI_API_KEY_FILE \('.*/key'\) can't be read: No such file"):
         Gemini()
 
 
