@@ -56,7 +56,17 @@ def _table(caption: str, entries: list[str]) -> str:
     return f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{paths}\n```\n"
 
 
-def _with_navigation(app: Sphinx, name: str, source: list[str]) -> None:
+def without_folders(page: str, folder: Path) -> str:
+    """Return the text of a page in `folder` with the links to folders as text: the site has pages and files alone."""
+
+    def shown(link: re.Match[str]) -> str:
+        return link[1] if (folder / link[2]).is_dir() else link[0]
+
+    return re.sub(r"\[([^]]+)\]\(([^):#\s]+)\)", shown, page)
+
+
+def _read(app: Sphinx, name: str, source: list[str]) -> None:
+    source[0] = without_folders(source[0], (ROOT / name).parent)
     if name == root_doc:
         app.env.note_dependency(str(ROOT / f"{CONTENTS}.md"))
         source[0] += navigation((ROOT / f"{CONTENTS}.md").read_text(encoding="utf-8"))
@@ -67,4 +77,4 @@ def _with_navigation(app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    app.connect("source-read", _with_navigation)
+    app.connect("source-read", _read)
