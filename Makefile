@@ -17,12 +17,14 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 
 GRAFANA_TYPES := @grafana/schema@13.2.3 typescript@7.0.2
 CHECKOV := checkov==3.3.30
-DEV_TOOLS = $(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']['dev'])"
+# Prints the tools of a group, or of several.
+TOOLS = $(BIN)/python -c "import sys, tomllib; groups = tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']; \
+  print(*(tool for name in sys.argv[1:] for tool in groups[name]))"
 
 # Bytecode is kept even where it isn't by default: each worker, and each command that a test starts, would compile anew.
 PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: help demo test test-quick torture lint bench bench-peers pictures constraints clean
+.PHONY: help demo test test-quick torture lint docs audit sbom bench bench-peers pictures constraints clean
 
 help:
 	@echo "make demo          the whole story in a minute: a local Gemini that fails, a run, /metrics, a replay"
@@ -30,6 +32,9 @@ help:
 	@echo "make test-quick    run those that take no second and no server, in a minute"
 	@echo "make torture       kill processes at random, N=1000 times, on DATABASE=sqlite or postgres (SEED=… plays it again)"
 	@echo "make lint          check style and types"
+	@echo "make docs          make a site of the documentation, in build/docs"
+	@echo "make audit         ask for known weaknesses of every pinned version (asks a service on the network)"
+	@echo "make sbom          list the components that parked is installed with, in build/sbom.json (CycloneDX)"
 	@echo "make bench         measure import, overhead a job and memory (about ten minutes)"
 	@echo "make bench-peers   measure jobs a second next to other queues, and what the ledger does (about ten minutes)"
 	@echo "make pictures      draw the dashboards with Grafana's components into docs/images (npm, Chromium, Prometheus)"
@@ -39,7 +44,7 @@ help:
 demo: $(VENV)/installed
 	@$(BIN)/parked demo $(ARGS)
 
-test: $(VENV)/installed-dev
+test: $(VENV)/installed-dev $(VENV)/docs/installed $(VENV)/release/installed
 	@$(PYTEST) $(ARGS)
 
 test-quick: $(VENV)/installed-dev
@@ -52,6 +57,23 @@ lint: $(VENV)/installed-dev
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
+
+docs: $(VENV)/docs/installed
+	@$(VENV)/docs/bin/python -m sphinx -b html -c docs/site -d build/docs.parts --fail-on-warning --keep-going --quiet . build/docs
+	@echo "build/docs/index.html"
+
+audit: $(VENV)/release/installed
+	@$(VENV)/release/bin/python -m pip_audit --strict --disable-pip --no-deps --requirement constraints.txt \
+	  --progress-spinner off $(ARGS) || { \
+	  echo "a pinned version has a known weakness (make constraints brings newer ones), or the service that would know" >&2; \
+	  echo "couldn't be asked; another one is asked by: make audit ARGS=--vulnerability-service=osv" >&2; exit 1; }
+
+sbom: $(VENV)/release/installed
+	@$(PYTHON) -m venv --clear --without-pip $(VENV)/runtime
+	@$(PIP) --python $(VENV)/runtime/bin/python install '.[exporter,notify,postgres]'
+	@mkdir -p build
+	@$(VENV)/release/bin/cyclonedx-py environment --output-file build/sbom.json $(VENV)/runtime/bin/python
+	@echo "build/sbom.json"
 
 bench: $(VENV)/installed
 	@$(BIN)/python bench/import_time.py
@@ -76,7 +98,7 @@ pictures: $(VENV)/installed-dev
 constraints: $(VENV)/installed
 	@$(PYTHON) -m venv --clear $(VENV)/fresh
 	@env -u PIP_CONSTRAINT -u PIP_BUILD_CONSTRAINT $(VENV)/fresh/bin/python -m pip --quiet --disable-pip-version-check \
-	  install --editable '.[encrypted,exporter,notify,postgres]' hatchling editables $$($(DEV_TOOLS))
+	  install --editable '.[encrypted,exporter,notify,postgres]' editables $$($(TOOLS) dev docs release)
 	@{ grep '^#' constraints.txt; $(VENV)/fresh/bin/python -m pip freeze --exclude-editable; } > $(VENV)/constraints.txt
 	@mv $(VENV)/constraints.txt constraints.txt
 
@@ -109,6 +131,13 @@ $(VENV)/installed: pyproject.toml constraints.txt runner/parked/version.py | $(B
 
 $(VENV)/installed-dev: $(VENV)/installed
 	@echo "Installing the tools for development into $(VENV) ..."
-	@$(PIP) install $$($(DEV_TOOLS))
+	@$(PIP) install $$($(TOOLS) dev)
 	@! command -v npm >/dev/null || npm install --silent --no-audit --no-fund --no-save --prefix $(VENV)/grafana $(GRAFANA_TYPES)
+	@touch $@
+
+# Tools that bring much of their own, each group in an environment of its own.
+$(VENV)/docs/installed $(VENV)/release/installed: $(VENV)/%/installed: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing the tools of the group $* into $(VENV)/$* ..."
+	@$(PYTHON) -m venv --clear $(VENV)/$*
+	@$(VENV)/$*/bin/python -m pip --quiet --disable-pip-version-check install $$($(TOOLS) $*)
 	@touch $@

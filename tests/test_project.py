@@ -87,6 +87,14 @@ def test_the_version_is_written_in_one_place():
     ] == []
 
 
+def test_the_changelog_tells_of_the_version_that_this_is():
+    headings = re.findall(
+        r"^## \[(\d.+)\] - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE
+    )
+
+    assert headings[0] == __version__
+
+
 def test_the_license_is_the_one_that_the_package_names():
     text = (ROOT / "LICENSE").read_text(encoding="utf-8")
 

@@ -82,6 +82,25 @@ def test_the_shell_examples_run_on_the_job_lines_shown(run, api, tmp_path):
     assert {answer["job_id"] for answer in answers} == {"a-1", "a-2"}
 
 
+@pytest.mark.parametrize("page", ["faq", "upgrading"])
+def test_the_commands_of_a_page_run(run, tmp_path, page):
+    (tmp_path / "jobs.jsonl").write_text(
+        '{"job_id": "a-1", "model": "m", "payload": {"contents": "Describe the sea."}}\n'
+    )
+    parked = f"{sys.executable} -m parked.cli "
+    assert run("bash", "-c", f"{parked} run jobs.jsonl").returncode == 0
+    text = (ROOT / f"docs/{page}.md").read_text()
+    commands = [
+        command for pair in re.findall(r"^ {4}(parked .+)$|`(parked [a-z]+ \".+?)`", text, re.M) for command in pair
+    ]
+    commands = [command.replace("/srv/captions", str(tmp_path)) for command in commands if command]
+    assert len(commands) >= 2
+
+    for command in commands:
+        done = run("bash", "-c", command.replace("parked ", parked, 1))
+        assert done.returncode == 0, (command, done.stderr)
+
+
 def test_the_first_screen_shows_an_example_and_what_happens_at_a_429():
     first_screen = README.splitlines()[:35]
 

@@ -90,8 +90,11 @@ class AnswerOutput:
     def __init__(self, sink: _Sink, *, known: Iterator[Key] | None = None) -> None:
         self._sink = sink
         self._index = SpillingIndex(_SCHEMA)
-        if known is not None:
-            self._index.executemany("INSERT OR IGNORE INTO written VALUES (?, ?, ?)", known)
+        try:
+            self._index.executemany("INSERT OR IGNORE INTO written VALUES (?, ?, ?)", known or ())
+        except BaseException:
+            self._index.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
