@@ -79,8 +79,13 @@ def built(tools, tmp_path_factory) -> dict[str, Path]:
     return {"wheel": wheel, "sdist": sdist, "again": again}
 
 
+# `make` names the file as it is called from the root; pip is run from anywhere.
+CONSTRAINTS = dict.fromkeys(("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"), str(ROOT / "constraints.txt"))
+
+
 def run(command, **options) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options)
+    env = os.environ | CONSTRAINTS
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 
