@@ -7,14 +7,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from parked.errors import SettingsError
+from parked.settings import secret_in_file
+
 GEMINI: Final = "GEMINI_API_KEY"
+IN_A_FILE: Final = f"{GEMINI}_FILE"
 GOOGLE: Final = "GOOGLE_API_KEY"  # the SDK prefers this one
 VERTEX: Final = ("GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_ENTERPRISE")
 CREDENTIALS: Final = "GOOGLE_APPLICATION_CREDENTIALS"
 
 
 class Seen(NamedTuple):
-    variable: str | None  # that the SDK takes it from; None: there is none
+    variable: str | None  # that names it; None: there is none
     fault: str = ""  # what is wrong with it, of its form
     differs: bool = False  # both variables are set, and not to the same
     vertex: bool = False
@@ -23,15 +27,24 @@ class Seen(NamedTuple):
 
 def look(env: Mapping[str, str] | None = None) -> Seen:
     env = os.environ if env is None else env
-    variable = next((name for name in (GOOGLE, GEMINI) if env.get(name)), None)
+    variable = next((name for name in (GOOGLE, GEMINI, IN_A_FILE) if env.get(name)), None)
     credentials = env.get(CREDENTIALS, "")
     return Seen(
         variable,
-        fault_of(env[variable]) if variable else "",
+        _fault(variable, env[variable]) if variable else "",
         differs=bool(env.get(GOOGLE) and env.get(GEMINI)) and env.get(GOOGLE) != env.get(GEMINI),
         vertex=any(env.get(name, "").lower() in ("true", "1") for name in VERTEX),
         credentials_missing=credentials if credentials and not Path(credentials).is_file() else "",
     )
+
+
+def _fault(variable: str, value: str) -> str:
+    if variable != IN_A_FILE:
+        return fault_of(value)
+    try:
+        return fault_of(secret_in_file(GEMINI, value))
+    except SettingsError:
+        return "names no file that holds a key and can be read"
 
 
 def fault_of(key: str) -> str:

@@ -207,6 +207,24 @@ def test_a_key_that_can_be_none_is_broken_by_itself(doctor, monkeypatch, key, wh
     assert (status, findings["key"]["found"]) == (3, f"GEMINI_API_KEY {what}")
 
 
+@pytest.mark.parametrize(
+    ("text", "status", "found"),
+    [
+        ("AIza\n", 0, "GEMINI_API_KEY_FILE is set"),
+        ("AI za\n", 3, "GEMINI_API_KEY_FILE has white space in it"),
+        (None, 3, "GEMINI_API_KEY_FILE names no file that holds a key and can be read"),
+    ],
+)
+def test_a_key_in_a_file_is_looked_at_like_any_other(doctor, monkeypatch, tmp_path, text, status, found):
+    if text is not None:
+        (tmp_path / "key").write_text(text)
+    monkeypatch.setenv("GEMINI_API_KEY_FILE", str(tmp_path / "key"))
+
+    ended, findings = doctor("--offline")
+
+    assert (ended, findings["key"]["found"]) == (status, found)
+
+
 def test_two_keys_that_differ_are_pointed_out(doctor, monkeypatch):
     monkeypatch.setenv("GEMINI_API_KEY", "one")
     monkeypatch.setenv("GOOGLE_API_KEY", "two")
