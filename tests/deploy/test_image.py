@@ -216,6 +216,45 @@ def test_without_a_command_it_says_what_there_is_as_any_user(engine: Engine):
     assert said.startswith("usage: parked")
 
 
+def shown(language: str) -> list[str]:
+    page = (ROOT / "docs/containers.md").read_text("utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+
+
+def test_the_commands_of_the_page_run_and_stay_in_the_folder(engine: Engine, files: Path, simulating):
+    jobs, sidecar = shown("sh")
+    with simulating() as network:
+        # The engine of the tests has no network of its own, and so none to publish a port of.
+        here = f"docker run {network} --env GOOGLE_GEMINI_BASE_URL=http://127.0.0.1:9466"
+        script = re.sub(r"--publish \S+", "", f"{jobs}\n{sidecar}").replace("docker run", here)
+        env = {**engine.env, "GEMINI_API_KEY": "k", "PATH": f"{Path(engine.client).parent}:{engine.env['PATH']}"}
+
+        done = subprocess.run(["bash", "-ec", script], cwd=files, env=env, capture_output=True, text=True)
+
+        assert done.returncode == 0, done.stderr
+        assert "3 lines: 3 answered" in done.stderr
+        assert "dead-letter: clean (0 parked)" in done.stdout
+        assert len((files / "answers.jsonl").read_text().splitlines()) == 3
+        beside = Container(engine, "sidecar")
+        wait_until(lambda: "sidecar_started" in beside.logs())
+        wait_until(lambda: 'state="succeeded"} 3.0' in beside.get(f"{SIDECAR}/metrics"))
+        engine("rm", "--force", "sidecar")
+
+
+def test_a_function_of_ones_own_is_found_where_the_page_puts_it(engine: Engine, files: Path, volume: str):
+    (dockerfile,) = shown("dockerfile")
+    (files / "Dockerfile").write_text(dockerfile)
+    (files / "calls.py").write_text("def ask(payload, model):\n    return 'an answer'\n")
+    engine("build", "--tag=mine", str(files))
+
+    data = (f"--volume={volume}:/data", f"--volume={files}:/files:ro")
+    command = ("parked", "run", "/files/jobs.jsonl", "--out", "answers.jsonl", "--call", "calls:ask")
+    done = engine.attempt("run", "--rm", "--network=none", *data, *HARDENED, "mine", *command)
+
+    assert done.returncode == 0, done.stderr
+    assert "3 lines: 3 answered" in done.stderr
+
+
 # --- what users get wrong ----------------------------------------------------------------------------------------
 
 
