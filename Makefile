@@ -24,7 +24,7 @@ TOOLS = $(BIN)/python -c "import sys, tomllib; groups = tomllib.load(open('pypro
 # Bytecode is kept even where it isn't by default: each worker, and each command that a test starts, would compile anew.
 PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: help demo test test-quick torture lint docs audit sbom bench bench-peers pictures constraints clean
+.PHONY: help demo test test-quick torture lint image docs audit sbom bench bench-peers pictures constraints clean
 
 help:
 	@echo "make demo          the whole story in a minute: a local Gemini that fails, a run, /metrics, a replay"
@@ -32,6 +32,7 @@ help:
 	@echo "make test-quick    run those that take no second and no server, in a minute"
 	@echo "make torture       kill processes at random, N=1000 times, on DATABASE=sqlite or postgres (SEED=… plays it again)"
 	@echo "make lint          check style and types"
+	@echo "make image         build the image parked for Docker, with the version and the commit in its labels"
 	@echo "make docs          make a site of the documentation, in build/docs"
 	@echo "make audit         ask for known weaknesses of every pinned version (asks a service on the network)"
 	@echo "make sbom          list the components that parked is installed with, in build/sbom.json (CycloneDX)"
@@ -58,6 +59,11 @@ lint: $(VENV)/installed-dev
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 
+image:
+	@docker build --tag parked $(ARGS) \
+	  --build-arg VERSION="$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' runner/parked/version.py)" \
+	  --build-arg REVISION="$$(git rev-parse HEAD 2>/dev/null)" .
+
 docs: $(VENV)/docs/installed
 	@$(VENV)/docs/bin/python -m sphinx -b html -c docs/site -d build/docs.parts --fail-on-warning --keep-going --quiet . build/docs
 	@echo "build/docs/index.html"
@@ -70,7 +76,7 @@ audit: $(VENV)/release/installed
 
 sbom: $(VENV)/release/installed
 	@$(PYTHON) -m venv --clear --without-pip $(VENV)/runtime
-	@$(PIP) --python $(VENV)/runtime/bin/python install '.[exporter,notify,postgres]'
+	@$(PIP) --python $(VENV)/runtime/bin/python install '.[encrypted,exporter,notify,postgres]'
 	@mkdir -p build
 	@$(VENV)/release/bin/cyclonedx-py environment --output-file build/sbom.json $(VENV)/runtime/bin/python
 	@echo "build/sbom.json"

@@ -22,7 +22,7 @@ from parked.simulator import Simulator
 if TYPE_CHECKING:
     from parked.gemini import Gemini
 
-pytest_plugins = ("servers", "disks")
+pytest_plugins = ("servers", "disks", "containers")
 
 
 @pytest.hookimpl(tryfirst=True)

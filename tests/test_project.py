@@ -135,6 +135,14 @@ def test_everything_that_is_asked_for_by_name_has_an_exact_version():
     assert {normalized(requirement) for requirement in asked} - pinned == set()
 
 
+@pytest.mark.parametrize("name", ["Dockerfile", "Makefile"])
+def test_whoever_installs_all_of_it_asks_for_every_extra(name):
+    lists = re.findall(r"'\.\[([a-z,]+)\]'", (ROOT / name).read_text(encoding="utf-8"))
+
+    assert lists
+    assert set(lists) == {",".join(sorted(PROJECT["project"]["optional-dependencies"]))}
+
+
 def test_the_image_has_a_base_with_a_version_and_does_not_run_as_root():
     lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
 

@@ -19,6 +19,7 @@ from parked_exporter import notify
 
 EXTRA: Final = frozenset({"apscheduler", "prometheus_client", "tzlocal", "waitress"})
 
+PROGRAM: Final = "parked-exporter"
 FUNCTIONS: Final = {"call": ("payload", "model"), "on_answer": ("answer",)}  # settings that name one -> its arguments
 
 EPILOG: Final = """\
@@ -36,7 +37,7 @@ example:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the sidecar until a signal ends it, and return the exit status."""
     try:
-        arguments = _parser().parse_args(argv)
+        arguments = parser().parse_args(argv)
         refuse_unknown()
         settings = SidecarSettings.load(
             {"ledger": arguments.ledger, "listen": arguments.listen, "log_level": arguments.log_level}
@@ -72,9 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say(str(exc), Exit.SURROUNDINGS)
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
     parser = Parser(
-        prog="parked-exporter",
+        prog=PROGRAM,
         description="Show what a ledger holds on /metrics, and do what is due: sweep orphans, audit, summarise.",
         epilog=EPILOG,
     )
@@ -94,7 +95,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--debug", dest="log_level", action="store_const", const="debug", help="log everything, tracebacks included"
     )
-    parser.add_argument("--version", action="version", version=f"parked-exporter {__version__}")
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     return parser
 
 
@@ -135,7 +136,7 @@ def _duration(text: str) -> float:
 
 
 def _say(sentence: str, status: Exit) -> int:
-    print(f"parked-exporter: {sentence}", file=sys.stderr)  # noqa: T201 - a person is told why it ends
+    print(f"{PROGRAM}: {sentence}", file=sys.stderr)  # noqa: T201 - a person is told why it ends
     return int(status)
 
 

@@ -140,7 +140,7 @@ def open_answers(out: str | None, *, patience_s: float = 0.0) -> AnswerOutput:
         fd = os.open(out, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except (OSError, ValueError) as exc:
         why = exc.strerror if isinstance(exc, OSError) else str(exc)
-        raise SettingsError(f"answers can't be written to {out}: {why}") from None
+        raise SettingsError(f"answers can't be written to {out}: {why}; name a file that can be by --out") from None
     file = _File(out, fd)
     try:
         file.lock(patience_s)

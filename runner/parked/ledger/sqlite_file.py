@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shlex
@@ -200,13 +201,25 @@ def _is_read_only(path: Path) -> bool:
         return False
 
 
+def _remedy(failure: OSError) -> str:
+    """What to do where a ledger couldn't be made."""
+    elsewhere = "name another place by --ledger or PARKED_LEDGER"
+    match failure.errno:
+        case errno.EACCES | errno.EPERM:
+            return f"let user {os.geteuid()} write its folder, run this as the user who may, or {elsewhere}"
+        case errno.EROFS:
+            return f"mount a volume there that can be written, or {elsewhere}"
+        case _:
+            return elsewhere
+
+
 def _make(path: Path, mode: int) -> None:
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         return  # another process was faster
     except OSError as exc:
-        raise LedgerUnavailable(f"the ledger {path} can't be created: {exc.strerror}") from exc
+        raise LedgerUnavailable(f"the ledger {path} can't be created: {exc.strerror}; {_remedy(exc)}") from exc
     try:
         os.fchmod(file, mode)  # whatever the umask says; SQLite gives its side files the same
     finally:

@@ -437,4 +437,6 @@ def test_an_error_of_a_quiet_run_is_one_line(parked, api, jobs, out, story):
     said = parked("run", jobs("one"), "--out", str(out.parent), "--quiet")
 
     assert said.status == 2
-    assert said.err.splitlines() == [f"parked: answers can't be written to {out.parent}: Is a directory"]
+    assert said.err.splitlines() == [
+        f"parked: answers can't be written to {out.parent}: Is a directory; name a file that can be by --out"
+    ]
