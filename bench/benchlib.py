@@ -13,6 +13,7 @@ import sqlite3
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,6 +50,23 @@ def environment() -> dict[str, str]:
     others = ("PARKED_", "OTEL_", "GEMINI_", "GOOGLE_", "PYTHON")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
     return {**kept, "PYTHONPATH": os.pathsep.join(PACKAGES)}
+
+
+@contextmanager
+def disk(sync_ms: float) -> Iterator[None]:
+    """What is started meanwhile, servers too, syncs so much slower than this machine's disk does (needs gcc)."""
+    if not sync_ms:
+        yield
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        library = f"{folder}/syncs.so"
+        subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", library, HERE / "syncs.c", "-ldl"], check=True)
+        os.chmod(folder, 0o755)  # PostgreSQL's user reads it
+        os.environ |= {"LD_PRELOAD": library, "SYNC_DELAY_US": str(round(sync_ms * 1000))}
+        try:
+            yield
+        finally:
+            del os.environ["LD_PRELOAD"], os.environ["SYNC_DELAY_US"]
 
 
 def interleaved(cases: Mapping[str, Callable[[], Figures]], rounds: int) -> dict[str, list[Figures]]:

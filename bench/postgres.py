@@ -24,7 +24,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from benchlib import HERE, Figures, environment, interleaved, median, print_machine, spread, table
+from benchlib import HERE, Figures, disk, environment, interleaved, median, print_machine, spread, table
 from noop import PAYLOAD
 
 WORKERS = 16
@@ -218,6 +218,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=4000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", action="append", help="a case; may be given several times")
+    parser.add_argument("--sync-ms", type=float, default=0.0, help="a disk whose syncs take so much longer")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     parser.add_argument("--hand-in", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--url", help=argparse.SUPPRESS)
@@ -235,7 +236,7 @@ def main() -> None:
     from servers import running
 
     print_machine()
-    with running(is_durable=True) as server:
+    with disk(args.sync_ms), running(is_durable=True) as server:
         cases = {name: partial(measured, name, server, args.jobs) for name in args.only or CASES}
         results = interleaved(cases, args.rounds)
     base = median(results["parked"], "both") if "parked" in results else None

@@ -202,6 +202,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--jobs", type=int, default=2_000)
     parser.add_argument("--workers", type=int, default=16)
+    parser.add_argument("--sync-ms", type=float, default=0.0, help="a disk whose syncs take so much longer")
     parser.add_argument("--case", choices=CASES, help=argparse.SUPPRESS)  # how this file calls itself
     parser.add_argument("--url", default="", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -209,7 +210,7 @@ def main() -> None:
         one(args.case, args.jobs, args.workers, args.url)
 
     benchlib.print_machine()
-    with redis() as url:
+    with benchlib.disk(args.sync_ms), redis() as url:
         own = [__file__, "--jobs", str(args.jobs), "--workers", str(args.workers), "--url", url, "--case"]
         cases = {name: functools.partial(benchlib.figures_of, *own, name) for name in CASES}
         results = benchlib.interleaved(cases, args.rounds)
