@@ -6,12 +6,13 @@ import argparse
 import json
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from parked.cli.exits import Exit
-from parked.cli.output import command_line, flag, hint, put_json, same_command
+from parked.cli.output import command_line, counted, flag, hint, put_json, same_command
 from parked.cli.progress import progress
 from parked.cli.signals import noting
 from parked.errors import InvalidJob, JobConflict, OutputFailed, SourceUnavailable
@@ -79,6 +80,11 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
                 tally.rows = len(table)
             except SourceUnavailable as exc:
                 tally.broke_off = str(exc)
+            except BaseException:
+                if tally.taken:
+                    rows = counted(tally.taken, "row")
+                    hint(f"{rows} taken over before that; give the same command again for the rest")
+                raise
         _tell(args, ledger, tally, rejects)
     if tally.was_stopped:
         return signals.exit()
@@ -115,7 +121,8 @@ class _Rejects:
 
     def __exit__(self, *exc: object) -> None:
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # a line that couldn't be written was said, and would be tried once more
+                self._file.close()
 
     def add(self, row: DeadRow, why: str) -> None:
         """

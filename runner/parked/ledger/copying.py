@@ -91,7 +91,8 @@ def copy(
     with _explained(target), target.to_be_filled() as filling:
         with _explained(source), source.alone(), closing(source.reader()) as reader:
             _check_source(reader, source)
-            rows = take_over(Explained(reader, source.explain), filling, where=target.where)
+            with _explained(target):  # first: by the source, a disk that the target fills would be its own
+                rows = take_over(Explained(reader, source.explain), filling, where=target.where)
         if filling.reader().imbalances(thorough=True):
             raise LedgerUnavailable(f"the copy in {target.where} was given up: it doesn't account for every job")
     return Moved(source.where, target.where, rows)

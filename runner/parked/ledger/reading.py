@@ -9,7 +9,7 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, Protocol
 
 from parked.errors import ParkedError, TextMissing
@@ -335,7 +335,7 @@ class SqlReader(ABC):
 
     # --- all of it ---
 
-    def rows(self, table: str) -> Iterator[tuple[Any, ...]]:
+    def rows(self, table: str) -> Generator[tuple[Any, ...]]:
         yield from self.stream(self.sql[f"rows_of_{table}"], {"latest": self.many(SET_BY_THE_LATEST)})
 
     def last_ids(self) -> dict[str, int]:

@@ -6,7 +6,7 @@ the writer opened. `Reader` only asks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -426,7 +426,7 @@ class Reader(Protocol):
         """Each known gate: model, why it was closed, and until when, in epoch seconds."""
         ...
 
-    def rows(self, table: str) -> Iterator[Row]: ...  # this and the next: see `Rows`
+    def rows(self, table: str) -> Generator[Row]: ...  # this and the next: see `Rows`
     def last_ids(self) -> dict[str, int]: ...
     def unknown_steps(self) -> list[int]:
         """The migrations that ran and that this version of parked doesn't know."""

@@ -5,7 +5,8 @@ The notes of which migrations ran are none of it: the other ledger has its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import closing
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -36,8 +37,11 @@ Row = tuple[Any, ...]
 class Rows(Protocol):
     """A ledger as one snapshot, to be read whole."""
 
-    def rows(self, table: str) -> Iterator[Row]:
-        """All rows of a table in the order of its key; truth values may be 0 and 1. Counters are summed over slots."""
+    def rows(self, table: str) -> Generator[Row]:
+        """All rows of a table in the order of its key; truth values may be 0 and 1. Counters are summed over slots.
+
+        To be closed before the connection is: what is left of it then would be told to nobody but the terminal.
+        """
         ...
 
     def last_ids(self) -> dict[str, int]:
@@ -69,14 +73,17 @@ class Explained:
         self._rows = rows
         self._explain = explain
 
-    def rows(self, table: str) -> Iterator[Row]:
+    def rows(self, table: str) -> Generator[Row]:
         try:
             yield from self._rows.rows(table)
         except Exception as exc:
             raise self._explain(exc) from exc
 
     def last_ids(self) -> dict[str, int]:
-        return self._rows.last_ids()
+        try:
+            return self._rows.last_ids()
+        except Exception as exc:
+            raise self._explain(exc) from exc
 
 
 def take_over(source: Rows, target: Target, *, where: str) -> dict[str, int]:
@@ -88,16 +95,18 @@ def take_over(source: Rows, target: Target, *, where: str) -> dict[str, int]:
         LedgerUnavailable: a row doesn't come back as it went in.
     """
     for table in TABLES:
-        target.fill(table, source.rows(table))
+        with closing(source.rows(table)) as rows:
+            target.fill(table, rows)
     target.go_on_from(source.last_ids())
     counts: dict[str, int] = {}
     copied = target.reader()
     for table in TABLES:
         counts[table] = 0
-        for original, copy in zip_longest(source.rows(table), copied.rows(table)):
-            if original is None or copy is None or target.kept(original) != copy:
-                raise LedgerUnavailable(
-                    f"the copy in {where} was given up: a row of {table} did not come back as it went in"
-                )
-            counts[table] += 1
+        with closing(source.rows(table)) as originals, closing(copied.rows(table)) as copies:
+            for original, copy in zip_longest(originals, copies):
+                if original is None or copy is None or target.kept(original) != copy:
+                    raise LedgerUnavailable(
+                        f"the copy in {where} was given up: a row of {table} did not come back as it went in"
+                    )
+                counts[table] += 1
     return counts

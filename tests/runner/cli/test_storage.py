@@ -6,11 +6,16 @@ import asyncio
 import io
 import json
 import os
+import re
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -232,7 +237,7 @@ def test_a_damaged_ledger_is_one_sentence_for_every_command(parked, story, tmp_p
 
 def test_a_backup_and_a_copy_without_room_end_with_3_and_leave_nothing(parked, story, small_disk, tmp_path, url):
     for n in range(40):
-        story.pending(f"a-{n}", payload="x" * 100_000)
+        story.pending(f"a-{n}", payload="x" * 400_000)
     story.ledger.close()
 
     backed_up = parked("backup", str(small_disk.path / "kept.db"))
@@ -240,6 +245,49 @@ def test_a_backup_and_a_copy_without_room_end_with_3_and_leave_nothing(parked, s
 
     assert (backed_up.status, copied.status) == (3, 3)
     assert "the disk is full" in backed_up.err
-    assert "the disk is full" in copied.err
+    assert copied.err == f"parked: the ledger {small_disk.path}/target.db can't be written: the disk is full\n"
     assert list(small_disk.path.iterdir()) == []
     assert parked("audit").status == 0
+
+
+def test_rows_that_there_is_no_room_for_are_no_bug_of_an_import(parked, small_disk, source_of, url):
+    file = source_of(small_disk.path / "dead_letter.db", good=300, bad=200)
+    small_disk.fill()
+
+    said = parked("import", file)
+
+    assert said.status == 3
+    assert (
+        f"parked: {file}.rejected.jsonl can't be written: No space left on device; mend that and run it again"
+        in said.err
+    )
+
+
+def test_an_import_into_a_ledger_without_room_says_how_far_it_came_and_goes_on_later(
+    parked, small_disk, disk_url, source_of, tmp_path
+):
+    file = source_of(tmp_path / "dead_letter.db", good=20_000, bad=0)
+
+    said = parked("import", file, "--ledger", disk_url)
+
+    assert said.status == 3
+    taken = len(states(disk_url))
+    assert 0 < taken < 20_000
+    assert re.search(r"(\d+) rows taken over before that; give the same command again for the rest\n", said.err)
+    assert said.err.endswith("the disk is full\n")
+
+
+@pytest.fixture
+def source_of() -> Callable[..., str]:
+    """Returns a function that makes a table of the article's with so many rows, the bad ones last; and its name."""
+
+    def make(file: Path, *, good: int, bad: int) -> str:
+        with closing(sqlite3.connect(file)) as connection, connection:
+            connection.execute("CREATE TABLE dead_letter (job_id, payload, model, error_class, error_message)")
+            connection.executemany(
+                "INSERT INTO dead_letter VALUES (?, ?, 'm', 'exhausted:503', '')",
+                [(f"j-{n}", json.dumps({"prompt": f"{n}"}) if n < good else "no json") for n in range(good + bad)],
+            )
+        return str(file)
+
+    return make
