@@ -201,7 +201,11 @@ RESOLVED: dict[str, Any] = {
 
 
 def rendered(
-    folder: Path, template: str, *alerts: dict[str, Any], templates: str = "parked.tmpl", severity: str | None = "ticket"
+    folder: Path,
+    template: str,
+    *alerts: dict[str, Any],
+    templates: str = "parked.tmpl",
+    severity: str | None = "ticket",
 ) -> str:
     data = {
         "receiver": "parked-tickets",
