@@ -360,14 +360,23 @@ SIDECAR: Final = (
 CLASS: Final = {"error_class": "$error_class"}
 
 
+# Names by which no command finds anything: what many have in common, and what was cut for being long.
+NO_NAME: Final = "other|.{119}….{8}"
+
+
 def with_command(expression: str) -> str:
-    """The same series with the label `command`: what to type to see the causes of those jobs."""
-    for label, said, source in (
-        ("program", "$prefix parked causes", ""),
-        ("where", "--pipeline '$1'", "pipeline"),
-        ("what", "--class '$1'", "error_class"),
+    """The same series with the label `command`: what to type to see the causes of those jobs.
+
+    A name that has a quote in it, or that is no name, is left out of the command, which then shows more than those.
+    """
+    for label, said, source, matching in (
+        ("program", "$prefix parked causes", "", ".*"),
+        ("where", "--pipeline='$1'", "pipeline", "([^']*)"),
+        ("where", "", "pipeline", NO_NAME),
+        ("what", "--class='$1'", "error_class", "(.*)"),
+        ("what", "", "error_class", NO_NAME),
     ):
-        expression = f'label_replace({expression}, "{label}", "{said}", "{source}", "(.*)")'
+        expression = f'label_replace({expression}, "{label}", "{said}", "{source}", "{matching}")'
     return f'label_join({expression}, "command", " ", "program", "where", "what")'
 
 

@@ -34,6 +34,9 @@ from parked_exporter.metrics import EVERY, METRICS, AuditFound, OwnSpec, Reading
 
 # Below Prometheus's usual scrape timeout of 10 s, so that it gets `parked_ledger_up 0` and not a failed scrape.
 DEADLINE_S: Final = 8.0
+# What a look found in vain after an eighth of its deadline also counts for those who come so soon after it: they stood
+# in line for a thread meanwhile, and each would begin the next look.
+SHARED_S: Final = 1.0
 MAX_LABEL_CHARS: Final = 128
 LOST_WINDOW_S: Final = 24 * 3600.0  # owners that were lost longer ago are history
 
@@ -119,7 +122,8 @@ class Lookout:
     """Lets one look at the ledger run at a time; whoever comes meanwhile waits for what that one finds.
 
     The look has a thread of its own and the waiting a deadline, so that a ledger that hangs hangs nobody: while it
-    does, one thread waits for it, and every scrape is answered.
+    does, one thread waits for it, and every scrape is answered. The deadline is that of the look: of many scrapes that
+    stand in line for a thread of the web server none waits for a time of its own.
     """
 
     def __init__(self, look: Callable[[], Readings], *, deadline_s: float = DEADLINE_S) -> None:
@@ -127,20 +131,24 @@ class Lookout:
         self._deadline_s = deadline_s
         self._lock = threading.Lock()
         self._running: _Look | None = None
+        self._in_vain: tuple[float, Found] | None = None  # when a look that took long ended without readings
         self._was_up: bool | None = None
 
     def find(self, *, within_s: float = float("inf")) -> Found:
         """Return what the ledger holds now, within the deadline; `within_s` may bring that nearer."""
         began = time.monotonic()
-        deadline_s = min(self._deadline_s, within_s)
         with self._lock:
+            if self._in_vain is not None and began - self._in_vain[0] < SHARED_S:
+                return self._in_vain[1]
             running = self._running
             if running is None:
-                running = self._running = _Look()
+                running = self._running = _Look(began)
                 threading.Thread(target=self._run, args=(running,), name="parked-look", daemon=True).start()
-        if running.done.wait(deadline_s) and running.found is not None:
+        left_s = max(0.0, running.began + self._deadline_s - began)
+        if running.done.wait(min(left_s, within_s)) and running.found is not None:
             return running.found
-        found = Found(None, f"the ledger gave no answer within {deadline_s:g} s", time.monotonic() - began)
+        waited_s = self._deadline_s if left_s <= within_s else within_s
+        found = Found(None, f"the ledger gave no answer within {waited_s:g} s", time.monotonic() - running.began)
         self._note(found)
         return found
 
@@ -153,8 +161,11 @@ class Lookout:
         except Exception as exc:  # a damaged ledger may break any reading, and must not break the scrape
             running.found = Found(None, f"unexpected {type(exc).__name__}", time.monotonic() - began)
             log.debug("ledger_unreadable", exc_info=True)
+        ended = time.monotonic()
         with self._lock:
             self._running = None
+            took_long = running.found.readings is None and running.found.took_s >= self._deadline_s / 8
+            self._in_vain = (ended, running.found) if took_long else None
         self._note(running.found)
         running.done.set()
 
@@ -171,6 +182,7 @@ class Lookout:
 
 @dataclass(slots=True)
 class _Look:
+    began: float
     done: threading.Event = field(default_factory=threading.Event)
     found: Found | None = None
 

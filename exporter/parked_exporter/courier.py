@@ -33,8 +33,11 @@ def run(errand: Errand) -> list[bool]:
     import apprise
 
     asset = apprise.AppriseAsset(
-        app_id="parked", app_desc="what is parked, and why", app_url="", image_url_mask="", image_url_logo=""
-    )
+        app_id="parked", app_desc="what is parked, and why", app_url="", image_url_mask="", image_url_logo="",
+        # A redirect asks for another page, and that this one is there (a form to log in, say) is no sign that anybody
+        # was told. `redirect=yes` in a URL follows them.
+        http_redirects=False,
+    )  # fmt: skip
     return [_deliver(apprise, asset, url, errand["message"]) for url in errand["urls"]]
 
 

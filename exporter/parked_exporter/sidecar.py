@@ -12,8 +12,6 @@ from types import FrameType
 from typing import Final
 from zoneinfo import ZoneInfo
 
-import waitress
-
 from parked import cron, tracing
 from parked.cli.exits import Exit
 from parked.ledger import Ledger, full_name, open_ledger
@@ -26,16 +24,12 @@ from parked_exporter import peers
 from parked_exporter.auto_replay import AutoReplay
 from parked_exporter.collector import Lookout, look
 from parked_exporter.schedule import Context, Schedule, tasks_for
+from parked_exporter.server import make_server
 from parked_exporter.web import Access, App
 
 # SIGTERM ends the process within a second; what a task that hangs still holds is left to the sweep of another.
 STOP_PATIENCE_S: Final = 0.5
 FLUSH_S: Final = 0.2
-# A scrape of a ledger that hangs keeps a thread until its deadline, and the probes must still be answered.
-WEB_THREADS: Final = 8
-# Idle connections must not keep a scrape out: there may be many, and each goes soon.
-CONNECTIONS: Final = 1000
-IDLE_S: Final = 15
 # What is set for tasks, which a sidecar that only reads doesn't run.
 NEEDS_TASKS: Final = ("retention", "auto_replay", "on_answer", "notify")
 
@@ -60,15 +54,7 @@ def serve(settings: SidecarSettings, *, read_only: bool, linger_s: float) -> Exi
         context = context_of(settings)
         schedule = None if read_only else _schedule(settings, context)
         app = _app(settings, schedule, bound)
-        server = waitress.create_server(
-            app,
-            sockets=[listening],
-            threads=WEB_THREADS,
-            ident=None,
-            connection_limit=CONNECTIONS,
-            channel_timeout=IDLE_S,
-            cleanup_interval=IDLE_S,
-        )
+        server = make_server(app, listening)
         threading.Thread(target=server.run, name="parked-web", daemon=True).start()
         if schedule is not None:
             schedule.start()

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 # Of the time that Prometheus says it gives a scrape: the rest is for the answer's way.
 ANSWERED_IN: Final = 0.8
+# A shorter time than this nobody gives a scrape: what says so is no Prometheus, and would only be answered falsely.
+LEAST_TIMEOUT_S: Final = 0.1
+NO_HOST: Final = frozenset("/?#@\\")  # what parts of a URL begin with that come before or after a host
 WILDCARDS: Final = frozenset({"0.0.0.0", "::"})  # every address of this machine
 
 
@@ -68,6 +71,8 @@ class Access:
         A web page can make a browser send requests here under a name of its own (DNS rebinding), and would then read
         the answers; it can't do so under our names, nor under a bare address.
         """
+        if not NO_HOST.isdisjoint(host_header):
+            return False
         try:
             name = urlsplit(f"//{host_header}").hostname
         except ValueError:
@@ -227,7 +232,7 @@ def _seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         return float("inf")
-    return seconds if seconds > 0 else float("inf")
+    return seconds if seconds >= LEAST_TIMEOUT_S else float("inf")
 
 
 def _text(status: HTTPStatus, sentence: str, *headers: tuple[str, str]) -> Response:

@@ -200,13 +200,19 @@ RESOLVED: dict[str, Any] = {
 }
 
 
-def rendered(folder: Path, template: str, *alerts: dict[str, Any], templates: str = "parked.tmpl") -> str:
+def rendered(
+    folder: Path,
+    template: str,
+    *alerts: dict[str, Any],
+    templates: str = "parked.tmpl",
+    severity: str | None = "ticket",
+) -> str:
     data = {
         "receiver": "parked-tickets",
         "status": "firing" if any(alert["status"] == "firing" for alert in alerts) else "resolved",
         "alerts": list(alerts),
         "groupLabels": NIGHTLY,
-        "commonLabels": {"severity": "ticket"} | NIGHTLY,
+        "commonLabels": ({"severity": severity} if severity is not None else {}) | NIGHTLY,
         "commonAnnotations": {},
         "externalURL": "",
     }
@@ -218,7 +224,7 @@ def rendered(folder: Path, template: str, *alerts: dict[str, Any], templates: st
 
 
 def test_a_notification_says_class_reason_count_and_what_to_type(tmp_path):
-    assert rendered(tmp_path, "parked.title", FIRING, RESOLVED) == f"TICKET (2): {FIRING['annotations']['summary']}"
+    assert rendered(tmp_path, "parked.title", FIRING, FIRING) == f"TICKET (2): {FIRING['annotations']['summary']}"
 
     assert rendered(tmp_path, "parked.text", FIRING, RESOLVED).splitlines() == [
         "nightly: 3 jobs parked as permanent:400 (invalid_request)",
@@ -232,6 +238,18 @@ def test_a_notification_says_class_reason_count_and_what_to_type(tmp_path):
         "",
         "over: nightly: 8 jobs orphaned",
     ]
+
+
+def test_the_title_is_about_what_fires_as_long_as_anything_does(tmp_path):
+    said = f"TICKET: {FIRING['annotations']['summary']}"
+
+    assert rendered(tmp_path, "parked.title", RESOLVED, FIRING) == said
+
+
+def test_a_title_for_pages_and_tickets_together_has_a_word_too(tmp_path):
+    said = f"ALERT: {FIRING['annotations']['summary']}"
+
+    assert rendered(tmp_path, "parked.title", FIRING, severity=None) == said
 
 
 def test_what_is_over_says_so(tmp_path):

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import promql_parser
 import pytest
+import yaml
 
+from parked_exporter.collector import cut
 from parked_exporter.metrics import METRICS, OWN_METRICS, Type
+from servers import missing
 
 FOLDER = Path(__file__).parents[2] / "dashboards"
 NAMES = ("overview.json", "triage.json")
@@ -106,3 +111,48 @@ def test_alerts_and_links_find_the_dashboards_by_these_names():
     assert [variable["name"] for variable in dashboard("overview.json")["templating"]["list"]] == [
         "datasource", "ledger", "pipeline"
     ]  # fmt: skip
+
+
+# A pipeline and a class as labels -> what Triage says to type.
+TYPED = [
+    ("nightly", "exhausted:503", "parked causes --pipeline='nightly' --class='exhausted:503'"),
+    ("--apply", "exhausted:503", "parked causes --pipeline='--apply' --class='exhausted:503'"),
+    ('a "b" $(c)', "exhausted:503", "parked causes --pipeline='a \"b\" $(c)' --class='exhausted:503'"),
+    ("it's; rm x", "exhausted:503", "parked causes  --class='exhausted:503'"),
+    ("other", "exhausted:503", "parked causes  --class='exhausted:503'"),
+    (cut("n" * 129), "exhausted:503", "parked causes  --class='exhausted:503'"),
+    ("n" * 128, "other", f"parked causes --pipeline='{'n' * 128}' "),
+]
+
+
+def test_what_is_to_be_typed_names_a_pipeline_only_where_a_shell_and_parked_understand_it(tmp_path):
+    (expression,) = (filled_in(each) for each in expressions("triage.json") if "parked causes" in each)
+    rest = {"reason": "overloaded", "model": "m"}
+    series = [{"pipeline": pipeline, "error_class": error_class} | rest for pipeline, error_class, _ in TYPED]
+    found = [
+        labels | {"command": f"kubectl exec x -- {typed}"} for labels, (_, _, typed) in zip(series, TYPED, strict=True)
+    ]
+    without = "sum by (pipeline, error_class, reason, model, command)"
+    case = {
+        "interval": "1m",
+        "input_series": [{"series": selector({"ledger": "l"} | labels), "values": "1x5"} for labels in series],
+        "promql_expr_test": [
+            {
+                "expr": f"{without} ({expression})",
+                "eval_time": "1m",
+                "exp_samples": [{"labels": selector(labels, name=""), "value": 1} for labels in found],
+            }
+        ],
+    }
+    (tmp_path / "test.yml").write_text(yaml.safe_dump({"tests": [case]}), "utf-8")
+
+    program = shutil.which("promtool") or missing("promtool")
+    tested = subprocess.run(
+        [str(program), "test", "rules", "test.yml"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+
+
+def selector(labels, *, name="parked_jobs"):
+    return name + "{" + ", ".join(f"{label}={json.dumps(value)}" for label, value in labels.items()) + "}"

@@ -1,10 +1,12 @@
 """One look at the ledger at a time, and no scrape that waits for ever."""
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 from parked.errors import LedgerUnavailable
 from parked.ledger import open_ledger
+from parked_exporter import collector
 from parked_exporter.collector import Lookout, look
 from parked_exporter.metrics import Readings
 
@@ -56,6 +58,40 @@ def test_a_ledger_that_hangs_gives_an_answer_at_the_deadline_and_keeps_one_threa
 
     assert [one.readings for one in found] == [None] * 3
     assert "within 0.05 s" in found[0].why
+    assert len(looks) == 1
+
+
+def test_scrapes_that_stood_in_line_while_a_look_hung_do_not_wait_each_for_a_time_of_its_own():
+    go_on = threading.Event()
+
+    def look():
+        go_on.wait(PATIENCE_S * 10)
+        return EMPTY
+
+    lookout = Lookout(look, deadline_s=0.5)
+    began = time.monotonic()
+
+    found = [lookout.find() for _ in range(100)]
+    took_s = time.monotonic() - began
+    go_on.set()
+
+    assert {one.readings for one in found} == {None}
+    assert took_s < 25
+
+
+def test_what_a_look_found_in_vain_after_a_long_time_counts_for_those_who_stood_in_line(monkeypatch):
+    monkeypatch.setattr(collector, "SHARED_S", PATIENCE_S)
+    looks = []
+
+    def look():
+        looks.append(1)
+        threading.Event().wait(0.3)
+        raise LedgerUnavailable("the ledger is held locked")
+
+    lookout = Lookout(look, deadline_s=2.0)
+    found = [lookout.find() for _ in range(3)]
+
+    assert [one.why for one in found] == ["the ledger is held locked"] * 3
     assert len(looks) == 1
 
 

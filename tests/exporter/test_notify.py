@@ -56,6 +56,12 @@ class Receiver(ThreadingHTTPServer):
                 if answer == 200:
                     receiver.taken.put(message)
                 self.send_response(answer)
+                if answer == 302:
+                    self.send_header("Location", "/login")
+                self.end_headers()
+
+            def do_GET(self):
+                self.send_response(200)
                 self.end_headers()
 
             def log_message(self, *args):
@@ -181,6 +187,18 @@ def test_a_receiver_that_fails_hangs_and_recovers_gets_it_in_the_end(url, ledger
     run_task(task, ledger, at(NINE + 4 * FIRST_RETRY_S))
 
     assert [message["title"] for message in receiver.messages()] == ["dead-letter: clean (0 parked)"]
+
+
+def test_an_address_that_leads_to_another_page_is_not_reached_though_that_page_is_there(ledger, receiver):
+    receiver.will_answer(302)
+    task = notify_task([receiver.url])
+    run_task(SUMMARY, ledger, at(NINE))
+
+    with pytest.raises(NotSent):
+        run_task(task, ledger, at(NINE))
+    run_task(task, ledger, at(NINE + FIRST_RETRY_S))
+
+    assert len(receiver.messages()) == 1
 
 
 def test_an_address_that_never_ends_is_given_up(ledger, receiver, monkeypatch):

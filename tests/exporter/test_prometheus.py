@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from parked.simulator import Simulator
 from parked.simulator import replies as reply
@@ -228,17 +229,46 @@ def test_increase_sees_the_very_first_failure(prometheus):
     assert prometheus.value('increase(parked_jobs_parked_total{reason="invalid_request"}[1h])') > 0
 
 
-@pytest.mark.parametrize("name", ["overview.json", "triage.json"])
-def test_every_expression_of_the_dashboards_finds_series(prometheus, name):
-    prometheus.until("count(parked_audit_timestamp_seconds)", 1)
-    dashboard = json.loads((DASHBOARDS / name).read_text(encoding="utf-8"))
-
-    for panel in dashboard["panels"]:
+def targets(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What the panels of a dashboard ask for, with the title of each."""
+    for panel in json.loads((DASHBOARDS / name).read_text(encoding="utf-8"))["panels"]:
         for target in panel.get("targets", ()):
             query = target["expr"]
             for variable, value in VARIABLES.items():
                 query = query.replace(variable, value)
-            assert prometheus.ask("query", query=query)["result"], f"{panel['title']}: {query}"
+            yield panel["title"], target | {"expr": query}
+
+
+@pytest.mark.parametrize("name", ["overview.json", "triage.json"])
+def test_every_expression_of_the_dashboards_finds_series(prometheus, name):
+    prometheus.until("count(parked_audit_timestamp_seconds)", 1)
+
+    for title, target in targets(name):
+        assert prometheus.ask("query", query=target["expr"])["result"], f"{title}: {target['expr']}"
+
+
+@pytest.mark.parametrize("name", ["overview.json", "triage.json"])
+def test_the_points_of_panels_are_traces_by_the_label_that_grafana_is_told(night, prometheus, name):
+    source = yaml.safe_load((DASHBOARDS / "provisioning/datasources/prometheus.yml").read_text(encoding="utf-8"))
+    (leads,) = source["datasources"][0]["jsonData"]["exemplarTraceIdDestinations"]
+    day = {"start": str(time.time() - 3600), "end": str(time.time() + 3600)}
+
+    shown = set()
+    for title, target in targets(name):
+        if target.get("exemplar") and not any(metric in target["expr"] for metric in NOT_MOVED):
+            found = prometheus.ask("query_exemplars", query=target["expr"], **day)
+            traces = {exemplar["labels"][leads["name"]] for one in found for exemplar in one["exemplars"]}
+            assert traces, f"{title}: {target['expr']}"
+            assert traces <= night.traces
+            shown.add(title)
+
+    assert (
+        shown
+        >= {
+            "overview.json": {"Accepted and answered", "Parked, by class", "Attempts by outcome", "Latency of answers"},
+            "triage.json": {"Parked in each interval"},
+        }[name]
+    )
 
 
 def test_promtool_has_no_complaint(start_sidecar, pipeline):

@@ -91,7 +91,13 @@ def test_the_server_goes_by_its_listen_address_localhost_and_its_external_url(ma
     assert Answered(app, "/-/healthy", host=host).status == 200
 
 
-@pytest.mark.parametrize("host", ["evil.example.com", "127.0.0.1.evil.example.com", "10.0.0.9", "", "[", "user@evil"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example.com", "127.0.0.1.evil.example.com", "10.0.0.9", "", "[", "user@evil", "evil@localhost",
+        "localhost/evil", "localhost#evil", "localhost?evil",
+    ],
+)  # fmt: skip
 def test_a_request_under_another_name_is_misdirected(app, host):
     assert Answered(app, "/metrics", host=host).status == 421
 
@@ -149,7 +155,8 @@ def until_up(app):
 
 
 @pytest.mark.parametrize(
-    ("said", "deadline"), [("0.25", "0.2"), ("10", "0.3"), ("-1", "0.3"), ("nan", "0.3"), ("soon", "0.3")]
+    ("said", "deadline"),
+    [("0.25", "0.2"), ("10", "0.3"), ("-1", "0.3"), ("nan", "0.3"), ("soon", "0.3"), ("1e-9", "0.3")],
 )
 def test_prometheus_is_answered_before_its_own_patience_ends(url, ledger, locked, caplog, said, deadline):
     lookout = Lookout(lambda: look(url), deadline_s=0.3)
