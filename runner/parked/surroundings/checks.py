@@ -21,6 +21,9 @@ NEARLY_FULL: Final = 0.8
 SCANTY_BYTES: Final = 100 << 20
 NO_ROOM_BYTES: Final = 10 << 20
 CERTIFICATE_RULES: Final = "exception.certificate"
+# What is to be done about these in a run, to split a job say, doesn't help who only asked whether somebody is there.
+UNREACHED: Final = frozenset({Reason.TIMEOUT, Reason.NETWORK})
+REACH_IT: Final = "see what keeps this machine from reaching it: network, name server, firewall, proxy"
 
 LOOK_AGAIN: Final = "mend that, then look again"
 
@@ -286,10 +289,12 @@ def _api(seen: Seen) -> Finding:
                     f"name a file that holds that authority by {certificates.FILE} and {certificates.BUNDLE}",
                 )
             known = explain(verdict.reason or Reason.UNCLASSIFIED)
+            if status is None and verdict.reason in UNREACHED:
+                return broken(f"doesn't answer: {known.meaning}", REACH_IT)
             said = (
                 f"answers {status} ({verdict.reason}): {known.meaning}"
                 if status
-                else f"doesn't answer: {known.meaning}"
+                else f"can't be asked: {known.meaning}"
             )
             if status == 404:
                 return attention(

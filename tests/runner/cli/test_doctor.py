@@ -275,6 +275,9 @@ def test_an_api_where_nobody_listens_is_broken(doctor, story, api, monkeypatch):
 
     assert (status, level(findings, "api")) == (3, "broken")
     assert findings["api"]["found"].startswith("doesn't answer: ")
+    assert (
+        findings["api"]["next"] == "see what keeps this machine from reaching it: network, name server, firewall, proxy"
+    )
 
 
 def test_calls_that_go_through_a_proxy_are_said_to(doctor, story, api, monkeypatch):
@@ -298,9 +301,12 @@ def test_a_proxy_before_the_loopback_is_pointed_out(doctor, story, api, monkeypa
     assert findings["proxy"]["next"] == "add 127.0.0.1,localhost to NO_PROXY"
 
 
-@pytest.mark.parametrize("proxy", ["socks5://proxy:1080", "http://", "http://proxy:port", "ftp://x"])
+@pytest.mark.parametrize(
+    "proxy",
+    ["socks5://{}proxy:1080", "http://{}", "http://{}proxy:port", "ftp://{}x", "https://{}proxy:3128", "{}proxy:3128"],
+)
 def test_a_proxy_that_is_none_is_refused_at_start_without_its_password(parked, jobs, api, monkeypatch, proxy):
-    monkeypatch.setenv("HTTP_PROXY", proxy.replace("://", "://u:s3cret@"))
+    monkeypatch.setenv("HTTP_PROXY", proxy.format("u:s3cret@"))
 
     diagnosed = parked("doctor", "--offline")
     ran = parked("run", jobs("one"), "--out", "answers.jsonl")
