@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from parked.ledger.labels import MAX_PAIRS, MAX_PIPELINES, OTHER
 from parked.reasons import explain
-from parked.surroundings import certificates, clocks, machines, proxies, rights
+from parked.surroundings import certificates, clocks, key, machines, proxies, rights
 from parked.surroundings.finding import Finding, Level, attention, broken, ok, skipped, worst
 from parked.surroundings.seeing import PACKAGES, Api, Ledger, NoLedger, NotAsked, Place, Seen, Trouble
 from parked.surroundings.volumes import REACHED_BY_OTHERS, Kind
@@ -263,7 +263,7 @@ def _key(seen: Seen) -> Finding:
             "set GEMINI_API_KEY",
         )
     if found.fault:
-        return broken(f"{found.variable} {found.fault}", "set it again, with nothing but the key")
+        return broken(f"{found.variable} {found.fault}", key.REMEDY)
     if found.differs:
         return attention(
             "GOOGLE_API_KEY and GEMINI_API_KEY are set to different keys, and google-genai takes the first",
