@@ -199,9 +199,10 @@ class _Book:
         """Return or raise what a job came to, as the SDK's own HTTP client would have done it."""
         from google.genai.types import HttpResponse
 
-        if outcome.state in ANSWERED and not (outcome.verdict and outcome.verdict.ok):
-            return HttpResponse(headers={}, body=json.dumps(outcome.answer))  # it was known, or came by another way
-        if exchange.last is None:
+        was_known = outcome.state in ANSWERED and not (outcome.verdict and outcome.verdict.ok)
+        if was_known and outcome.answer is not None:
+            return HttpResponse(headers={}, body=json.dumps(outcome.answer))  # or the answer came by another way
+        if was_known or exchange.last is None:
             on = self._on
             raise NotAnswered(on.pipeline, on.batch, job.job_id, outcome.state, outcome.error_class)
         if not exchange.last:

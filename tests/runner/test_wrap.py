@@ -30,6 +30,7 @@ from parked.ledger import open_ledger, shared
 from parked.ledger.codec import decode
 from parked.ledger.operations import SetMark
 from parked.ledger.store import Filters
+from parked.ledger.vault import Vault
 from parked.policy import Policy
 from parked.running import Running
 from parked.simulator import replies as reply
@@ -483,6 +484,22 @@ def test_a_parked_job_is_not_called_again_and_the_exception_says_how_to(ask, cli
     assert (again.pipeline, again.batch, again.job_id) == ("captions", "b", "a-1")
     assert (again.state, again.error_class, str(again)) == ("parked", "permanent:400", str(raised.value))
     assert len(simulator.requests) == 1
+
+
+def test_a_job_whose_answer_is_not_stored_is_not_answered_by_an_empty_response(
+    ask, client, url_on_each_database, simulator
+):
+    with open_ledger(url_on_each_database, vault=Vault(omits=True)) as ledger:
+        wrapped = parked.wrap(client, ledger=ledger, job_id=lambda **_: "a-1")
+
+        first = ask(wrapped, model=MODEL, contents="a")
+        with pytest.raises(
+            NotAnswered, match=r"was answered before, but its answer was erased, or not stored"
+        ) as caught:
+            ask(wrapped, model=MODEL, contents="a")
+
+    assert first.text == "Simulated answer to: a"
+    assert (caught.value.state, len(simulator.requests)) == ("succeeded", 1)
 
 
 def test_one_id_for_two_prompts_is_a_conflict(client, ledger, simulator):
