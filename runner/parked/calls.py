@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from _thread import allocate_lock
@@ -11,17 +12,20 @@ from typing import Any
 
 from parked.course import Raised, Returned
 
+_log = logging.getLogger("parked")
+
 
 class Call:
     """One call under way in a thread. Whoever waits may give up; the outcome then goes to a callback."""
 
-    __slots__ = ("_callback", "_done", "_function", "_guard", "interrupted", "outcome")
+    __slots__ = ("_begun", "_callback", "_done", "_function", "_given_up", "_guard", "interrupted", "outcome")
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self.outcome: Returned | Raised | None = None  # None until the function has ended
         self.interrupted: BaseException | None = None  # why nobody waits any more
         self._function = function
         self._callback: Callable[[Call], None] | None = None
+        self._begun = self._given_up = False
         self._guard = allocate_lock()
         self._done = allocate_lock()  # held until there is nothing to wait for; the cheapest thing to wait on
         self._done.acquire()
@@ -38,6 +42,14 @@ class Call:
                 return
         callback(self)
 
+    def give_up(self, callback: Callable[[Call], None]) -> None:
+        """Nobody waits any more: `callback` is told of it once it is over; where it hasn't begun, it is never made."""
+        with self._guard:
+            if not self._begun:
+                self._given_up = True
+                return
+        self.then(callback)
+
     def interrupt(self, why: BaseException) -> None:
         """End the waiting, not the call."""
         with self._guard:
@@ -47,6 +59,10 @@ class Call:
         self._done.release()
 
     def run(self) -> None:
+        with self._guard:
+            if self._given_up:
+                return
+            self._begun = True
         outcome: Returned | Raised
         try:
             outcome = Returned(self._function())
@@ -62,22 +78,50 @@ class Call:
 
 
 class Threads:
-    """Daemon threads that make calls; one more is started whenever none is free."""
+    """Daemon threads that make calls; one more is started whenever none is free.
+
+    Where no more can be started (a container's limit of processes, `ulimit -u`), calls wait for one that is there.
+    """
 
     def __init__(self) -> None:
         self._waiting: SimpleQueue[Call] = SimpleQueue()
         self._guard = allocate_lock()
-        self._free = 0
+        self._free = 0  # less those that calls wait for
+        self._started = 0
+        self._told = False
 
     def start(self, function: Callable[[], Any]) -> Call:
+        """
+        Raises:
+            RuntimeError: not even one thread can be started.
+        """
         call = Call(function)
         with self._guard:
-            spawn = self._free == 0
+            spawn = self._free <= 0
             self._free -= not spawn
-        if spawn:  # first: where no thread can be started, nobody may make this call later
-            threading.Thread(target=self._work, name="parked-call", daemon=True).start()
+        if spawn and not self._spawn():
+            with self._guard:
+                self._free -= 1
         self._waiting.put(call)
         return call
+
+    def _spawn(self) -> bool:
+        """Return whether there is one more."""
+        try:
+            threading.Thread(target=self._work, name="parked-call", daemon=True).start()
+        except RuntimeError as exc:
+            if not self._started or "can't start new thread" not in str(exc):  # at the end of a program none runs on
+                raise
+            if not self._told:
+                self._told = True
+                _log.warning(
+                    "no_more_threads started=%d: calls wait for one of them; call fewer at a time, or raise the limit"
+                    " of processes (--pids-limit, TasksMax=, ulimit -u)",
+                    self._started,
+                )
+            return False
+        self._started += 1
+        return True
 
     def _work(self) -> None:
         while True:

@@ -7,7 +7,7 @@ import contextvars
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import Any, Final, Protocol, assert_never
+from typing import Any, Final, Protocol, TypeVar, assert_never
 
 from parked.calls import Call, call_threads
 from parked.check import copy_of, passed, refused
@@ -20,6 +20,8 @@ from parked.ledger.writer import Ticket
 from parked.policy import GiveUp, LetGo, Rest
 from parked.running import CallModel, Running
 from parked.telemetry import JobTrace
+
+_T = TypeVar("_T")
 
 GATE_WAIT_S: Final = 0.5  # a longer wait for a turn than its backoff is worth telling of
 AWAY_S: Final = 1.0  # how soon to try again to start a job while the ledger is away
@@ -235,7 +237,7 @@ class Driver:
         try:
             await _end_of(call)
         except asyncio.CancelledError:
-            call.then(self._on.late(hold))
+            call.give_up(self._on.late(hold))
             raise
         assert call.outcome is not None
         if isinstance(call.outcome, Raised) and isinstance(call.outcome.error, NEVER_AN_OUTCOME):
@@ -255,6 +257,17 @@ async def _end_of(call: Call) -> None:
     over: asyncio.Future[None] = loop.create_future()
     call.then(lambda _: wake(loop, over))
     await over
+
+
+async def in_thread(function: Callable[[], _T]) -> _T:
+    """As `asyncio.to_thread`, but in one of the threads for calls: asyncio's own need one more when their loop ends."""
+    call = call_threads().start(function)
+    await _end_of(call)
+    if isinstance(call.outcome, Raised):
+        raise call.outcome.error
+    assert call.outcome is not None
+    value: _T = call.outcome.value
+    return value
 
 
 def wake(loop: asyncio.AbstractEventLoop, over: asyncio.Future[None]) -> None:

@@ -48,14 +48,16 @@ class JobConflict(ParkedError):
 
 
 class NotAnswered(ParkedError):
-    """A call of a wrapped client named a job that is known and has no answer. It was not called again."""
+    """A call of a wrapped client named a job that is known and has no answer to give. It was not called again."""
 
     def __init__(self, pipeline: str, batch: str, job_id: str, state: str, error_class: str | None) -> None:
         super().__init__(pipeline, batch, job_id, state, error_class)  # as args, so that it survives pickling
         self.pipeline = pipeline
         self.batch = batch
         self.job_id = job_id
-        self.state = state  # `running` elsewhere, `parked`, `replaying`, `discarded`
+        self.state = (
+            state  # `running` elsewhere, `parked`, `replaying`, `discarded`; an answered one whose text is gone
+        )
         self.error_class = error_class  # of a parked job, e.g. `exhausted:503`
 
     def __str__(self) -> str:
@@ -64,6 +66,11 @@ class NotAnswered(ParkedError):
             return f"{where} is parked ({self.error_class}); to run it again: parked replay --job {self.job_id} --apply"
         if self.state == "discarded":
             return f"{where} was discarded; to take it back: parked restore {self.job_id}"
+        if self.state in ("succeeded", "recovered"):
+            return (
+                f"{where} was answered before, but its answer was erased, or not stored (PARKED_STORE=none); to call"
+                " again, give it another id"
+            )
         return f"{where} is {self.state}: another process has it; ask again when that is done"
 
 

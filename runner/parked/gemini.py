@@ -212,8 +212,9 @@ def _client_of_environment() -> Client:
     from google.auth.exceptions import GoogleAuthError
     from google.genai import Client, types
 
-    from parked.surroundings import certificates, proxies
+    from parked.surroundings import certificates, key, proxies
 
+    key.check()
     certificates.check()
     proxies.check()
     api_key = _key_in_a_file()

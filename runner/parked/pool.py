@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 
 from parked.course import Hold
-from parked.driver import Driver, LoopChannel
+from parked.driver import Driver, LoopChannel, in_thread
 from parked.errors import LedgerUnavailable, OwnerLost, ParkedError, SettingsError
 from parked.gates import Gates
 from parked.job import ANSWERED, Job, State
@@ -287,7 +287,7 @@ class Pool:
         for driver in self._drivers.values():
             for release in driver.releases:
                 with suppress(ParkedError):
-                    await asyncio.to_thread(release.wait)
+                    await in_thread(release.wait)
         self.turns.close()
         self._sharing.end()
         self._ended.put_nowait(None)

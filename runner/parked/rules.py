@@ -512,6 +512,13 @@ EXCEPTION_RULES: Final = (
         r"|cannot schedule new futures|no running event loop)",
     ),
     ExceptionRule(
+        "exception.no_thread",
+        Reason.CLIENT_FAULT,
+        "https://github.com/python/cpython/blob/main/Modules/_threadmodule.c",
+        ("builtins.RuntimeError",),
+        text=r"^can't (start|create) new thread",
+    ),
+    ExceptionRule(
         "exception.ca_store",
         Reason.CLIENT_FAULT,
         "https://requests.readthedocs.io/en/latest/user/advanced/#ssl-cert-verification",

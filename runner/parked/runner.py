@@ -98,15 +98,15 @@ class SyncDriver:
                 in_time = call.wait(on.policy.attempt_timeout_s)
             except BaseException as exc:  # Ctrl-C reaches us here; the call goes on by itself, or has just ended
                 call.interrupt(exc)
-                call.then(on.late(hold))
+                call.give_up(on.late(hold))
                 raise
             finally:
                 self._calls.discard(call)
         if call.interrupted is not None:
-            call.then(on.late(hold))
+            call.give_up(on.late(hold))
             raise call.interrupted
         if not in_time:
-            call.then(on.late(hold))
+            call.give_up(on.late(hold))
             return on.timed_out(trace.attempt_ids())
         assert call.outcome is not None
         if isinstance(call.outcome, Raised) and isinstance(call.outcome.error, NEVER_AN_OUTCOME):

@@ -78,6 +78,8 @@ _SECRETS: Final = (
         rf"\1{REMOVED}",
     ),
     (("://",), rf"(?i){_EDGE}([a-z][a-z0-9+.-]{{1,20}}://)[^\s/@\"'<>]{{1,300}}@", rf"\1{REMOVED}@"),
+    # A proxy that is written without a scheme.
+    (("@",), rf"{_EDGE}[^\s:/@\"'<>=]{{1,100}}:[^\s:/@\"'<>]{{1,200}}@(?=[\w.-]{{1,250}}:\d{{2,5}}\b)", f"{REMOVED}@"),
     # Secrets that are known by their look: API keys and OAuth tokens of Google, JWTs, keys of other services.
     (("aiza", "gocspx-"), r"AIza[\w-]{16,}|GOCSPX-[\w-]{10,}", REMOVED),
     (

@@ -8,6 +8,7 @@ code reads a PARKED_ variable. `python -m parked.settings` prints docs/settings.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -398,10 +399,20 @@ def secret_in_file(variable: str, path: str) -> str:
         text = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as exc:  # ValueError: not UTF-8, or a path that no file can have
         why = exc.strerror if isinstance(exc, OSError) else "not a text file"
-        raise SettingsError(f"{source} can't be read: {why}") from None
+        if _is_there(exc) or path.startswith(("/", "./", "../")):
+            raise SettingsError(f"{source} can't be read: {why}") from None
+        raise SettingsError(  # many write the secret where its file should be named
+            f"{variable}{_FILE} can't be read: {why}; it has to be the path of a file, and isn't shown, since it may be"
+            " the secret itself"
+        ) from None
     if not text:
         raise SettingsError(f"{source} is empty; write the secret into that file")
     return text
+
+
+def _is_there(exc: OSError | ValueError) -> bool:
+    """Whether what can't be read exists."""
+    return not isinstance(exc, OSError) or exc.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
 def _cut(text: str) -> str:

@@ -13,9 +13,10 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import wraps
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from parked.errors import NotAnswered, SettingsError
+from parked.errors import LedgerUnavailable, NotAnswered, SettingsError
 from parked.gemini import CALLER, answer_of, destination_of
 from parked.job import ANSWERED, Job, Outcome, check_name
 from parked.judge import HttpAnswer
@@ -67,7 +68,8 @@ def wrap(
 
     Raises:
         SettingsError: the client is none of google-genai, or is wrapped already.
-        LedgerUnavailable: the ledger can't be opened; from a call: it can't be written, and nothing was sent.
+        LedgerUnavailable: the ledger can't be opened; from a call: it can't be written, and nothing came of it. What a
+            request came to is returned or raised also where it can't be written down: then a log line says so.
         InvalidJob: from a call: the request or its id can't be kept as they are, NaN say, and nothing was sent.
     """
     from google.genai import Client
@@ -197,26 +199,40 @@ class _Book:
         """Return or raise what a job came to, as the SDK's own HTTP client would have done it."""
         from google.genai.types import HttpResponse
 
-        if outcome.state in ANSWERED and not (outcome.verdict and outcome.verdict.ok):
-            return HttpResponse(headers={}, body=json.dumps(outcome.answer))  # it was known, or came by another way
-        if exchange.last is None:
+        was_known = outcome.state in ANSWERED and not (outcome.verdict and outcome.verdict.ok)
+        if was_known and outcome.answer is not None:
+            return HttpResponse(headers={}, body=json.dumps(outcome.answer))  # or the answer came by another way
+        if was_known or exchange.last is None:
             on = self._on
             raise NotAnswered(on.pipeline, on.batch, job.job_id, outcome.state, outcome.error_class)
         if not exchange.last:
             raise TimeoutError(f"no answer within {self._on.policy.attempt_timeout_s:g} s")
-        (came,) = exchange.last
-        if isinstance(came, BaseException):
-            raise came
-        return came
+        return exchange.came()
+
+    def unrecorded(self, job: Job, exchange: _Exchange, why: LedgerUnavailable) -> HttpResponse:
+        """Return or raise what the last request of a job came to, which could not be written down.
+
+        It was paid for, and without parked it would have been had: the ledger's fault must not take it away.
+        """
+        if not exchange.last:
+            raise why
+        _log.error(
+            "outcome_not_recorded job=%s pipeline=%s: its call was made, and the program has what came of it, but %s",
+            job.job_id,
+            self._on.pipeline,
+            why,
+        )
+        return exchange.came()
 
 
 class _RecordingHttp:
     """The SDK's HTTP client for one call of `generate_content`, but that its requests are jobs."""
 
-    def __init__(self, book: _Book, model: str, contents: Any, config: Any) -> None:
+    def __init__(self, book: _Book, model: Any, contents: Any, config: Any) -> None:
         self._book = book
         self._model = model
-        self._ids = _ids(book.job_id(model=model, contents=contents, config=config) if book.job_id else None)
+        given = book.job_id
+        self._ids = _ids(given(model=model, contents=contents, config=config)) if given else _fresh_ids()
         self._handed_in = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -226,7 +242,10 @@ class _RecordingHttp:
         if not path.partition("?")[0].endswith(_ASKS):
             return self._book.http.request(http_method, path, request_dict, http_options)
         job, exchange = self._job(request_dict, http_options), self._book.exchange(path, http_options)
-        outcome = Runner.of(self._book.running(exchange)).run(job)
+        try:
+            outcome = Runner.of(self._book.running(exchange)).run(job)
+        except LedgerUnavailable as exc:
+            return self._book.unrecorded(job, exchange, exc)
         return self._book.result(job, outcome, exchange)
 
     async def async_request(
@@ -237,7 +256,10 @@ class _RecordingHttp:
         from parked.aio import AsyncRunner
 
         job, exchange = self._job(request_dict, http_options), self._book.exchange(path, http_options)
-        outcome = await AsyncRunner.of(self._book.running(exchange)).run(job)
+        try:
+            outcome = await AsyncRunner.of(self._book.running(exchange)).run(job)
+        except LedgerUnavailable as exc:
+            return self._book.unrecorded(job, exchange, exc)
         return self._book.result(job, outcome, exchange)
 
     def checked(self, response: GenerateContentResponse) -> GenerateContentResponse:
@@ -255,7 +277,8 @@ class _RecordingHttp:
         extra = options.get("extra_body") if isinstance(options, dict) else options.extra_body
         body = {name: value for name, value in request.items() if not name.startswith("_")}
         body = _as_rest_body(_merged(body, extra or self._book.extra_body or {}))
-        return Job(next(self._ids), model=self._model.removeprefix("models/"), payload=body)
+        model = self._model.removeprefix("models/") if isinstance(self._model, str) else self._model
+        return Job(next(self._ids), model=model, payload=body)
 
 
 class _Exchange:
@@ -292,19 +315,28 @@ class _Exchange:
         came.append(response)
         return answer_of(response)
 
+    def came(self) -> HttpResponse:
+        """Return or raise what the last attempt came to; there must be something."""
+        assert self.last
+        (came,) = self.last
+        if isinstance(came, BaseException):
+            raise came
+        return came
+
     def destination(self) -> tuple[str, str, int | None]:
         return self._destination
 
 
-def _ids(given: str | None) -> Iterator[str]:
+def _ids(given: str) -> Iterator[str]:
     """The ids of the requests of one call."""
-    number = 1
+    yield given
+    for number in count(2):
+        yield f"{given}/{number}"
+
+
+def _fresh_ids() -> Iterator[str]:
     while True:
-        if given is None:
-            yield f"call-{os.urandom(12).hex()}"
-        else:
-            yield given if number == 1 else f"{given}/{number}"
-        number += 1
+        yield f"call-{os.urandom(12).hex()}"
 
 
 def _as_rest_body(body: dict[str, Any]) -> dict[str, Any]:

@@ -164,6 +164,27 @@ def test_alerts_that_reach_people_read_their_secrets_from_files():
     assert set(re.findall(r"_file: (.+)", told)) <= set(mounted)
 
 
+@pytest.mark.parametrize(
+    ("variant", "own"), [("gemini.yaml", {"jobs.jsonl"}), ("notify.yaml", {"slack_url", "pagerduty_key"})]
+)
+def test_a_file_of_ones_own_that_is_missing_is_said_where_docker_would_make_a_folder(variant, own):
+    services = config(f"deploy/compose/{variant}")
+    mounted = [each for service in services.values() for each in service.get("volumes", []) if each["type"] == "bind"]
+    makes_none = {Path(each["source"]).name for each in mounted if each["bind"].get("create_host_path") is False}
+
+    assert {Path(each["source"]).name for each in mounted if Path(each["source"]).parent == ROOT} == own
+    assert makes_none == own
+
+
+def test_jobs_of_ones_own_get_the_memory_that_they_get_on_kubernetes():
+    night = (ROOT / "deploy/kubernetes/cronjob/nightly.yaml").read_text()
+    limit = yaml.safe_load(night)["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["resources"]
+
+    pipeline = config("deploy/compose/gemini.yaml")["pipeline"]
+    assert limit["limits"]["memory"] == "512Mi"
+    assert int(pipeline["mem_limit"]) == 512 << 20
+
+
 # --- all of it running -------------------------------------------------------------------------------------------
 
 

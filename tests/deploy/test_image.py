@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -253,6 +254,23 @@ def test_a_function_of_ones_own_is_found_where_the_page_puts_it(engine: Engine, 
 
     assert done.returncode == 0, done.stderr
     assert "3 lines: 3 answered" in done.stderr
+
+
+def test_where_no_more_threads_can_be_started_calls_wait_for_those_that_are_there(engine, files):
+    os.chown(files, 10001, 10001)
+    calls = "import time\n\n\ndef ask(payload, model):\n    time.sleep(0.3)\n    return 'an answer'\n"
+    (files / "calls.py").write_text(calls)
+    lines = [{"job_id": f"a-{n}", "model": "m", "payload": {"contents": f"{n}?"}} for n in range(60)]
+    (files / "many.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    data = (f"--volume={files}:/data", "--env=PYTHONPATH=/data")
+    command = ("parked", "run", "many.jsonl", "--out", "many.out", "--call", "calls:ask", "--concurrency", "40")
+    done = engine.attempt("run", "--rm", "--network=none", *data, *HARDENED, "--pids-limit=9", IMAGE, *command)
+
+    assert done.returncode == 0, done.stderr
+    assert "60 lines: 60 answered" in done.stderr
+    assert done.stderr.count("no_more_threads started=") == 1
+    assert len((files / "many.out").read_text().splitlines()) == 60
 
 
 # --- what users get wrong ----------------------------------------------------------------------------------------

@@ -258,6 +258,15 @@ def test_the_only_directory_that_goes_with_its_pod_is_that_for_temporary_files(s
         assert paths == ["/tmp"]
 
 
+def test_where_job_files_are_read_there_is_room_for_a_copy_and_an_index_of_them():
+    # A pod that exceeds its limit is evicted, with all that it runs.
+    for shape in SHAPES:
+        for pod in pods(shape):
+            (room,) = (volume["emptyDir"]["sizeLimit"] for volume in pod.spec["volumes"] if volume["name"] == "tmp")
+            reads_files = pod.name.endswith(("/parked-worker", "/nightly"))
+            assert room == ("1Gi" if reads_files else "64Mi"), (shape, pod.name)
+
+
 @each_pod
 def test_all_containers_run_as_the_user_of_the_image(shape):
     user = re.findall(r"^USER (\d+):(\d+)$", (ROOT / "Dockerfile").read_text("utf-8"), re.MULTILINE)[-1]

@@ -33,6 +33,7 @@ PLACES = (
     "https://storage.googleapis.com/b/o?X-Goog-Credential={0}&X-Goog-Signature={0}",
     "https://storage.googleapis.com/b/o?GoogleAccessId=a&Expires=1&Signature={}",
     "https://user:{}@proxy.example:3128",
+    "InvalidURL: user:{}@proxy.example:3128",
     "Permission denied: Consumer 'api_key:{}' has been suspended.",
     "password: {}",
     "eyJ{0}.{0}.{0}",
@@ -219,7 +220,7 @@ def test_no_generated_secret_gets_into_a_verdict(secret_and_place):
 
 
 @pytest.mark.parametrize(
-    "unit", ["word key token: ", "\\", '["x-', '"password":"', "--a-", "cookie: a;", '"key": ', "%25"]
+    "unit", ["word key token: ", "\\", '["x-', '"password":"', "--a-", "cookie: a;", '"key": ', "%25", "a:", "a:b@"]
 )
 def test_a_text_that_only_begins_like_secrets_is_scrubbed_in_a_blink(unit):
     text = unit * (8_000 // len(unit))

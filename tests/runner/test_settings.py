@@ -212,6 +212,18 @@ def test_a_bad_file_of_a_secret_is_named_without_its_content(tmp_path, content, 
     assert refusal({"PARKED_TOKEN_FILE": str(file)}) == f"PARKED_TOKEN_FILE ({str(file)!r}) {complaint}"
 
 
+def test_a_secret_that_stands_where_its_file_should_be_named_is_not_shown(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    assert refusal({"PARKED_TOKEN_FILE": TOKEN}) == (
+        "PARKED_TOKEN_FILE can't be read: No such file or directory; it has to be the path of a file, and isn't shown,"
+        " since it may be the secret itself"
+    )
+    assert "File name too long" in refusal({"PARKED_TOKEN_FILE": TOKEN * 20})
+    (tmp_path / "token").write_bytes(b"\xff")
+    assert refusal({"PARKED_TOKEN_FILE": "token"}) == "PARKED_TOKEN_FILE ('token') can't be read: not a text file"
+
+
 def test_a_bad_secret_is_not_in_the_message_nor_in_its_cause():
     with pytest.raises(SettingsError) as caught:
         SidecarSettings.load(env={"PARKED_TOKEN": "hunter2"})

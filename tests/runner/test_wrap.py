@@ -9,6 +9,7 @@ import logging
 import pickle
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -29,6 +30,7 @@ from parked.ledger import open_ledger, shared
 from parked.ledger.codec import decode
 from parked.ledger.operations import SetMark
 from parked.ledger.store import Filters
+from parked.ledger.vault import Vault
 from parked.policy import Policy
 from parked.running import Running
 from parked.simulator import replies as reply
@@ -36,6 +38,7 @@ from parked.telemetry import Spans
 
 MODEL = "gemini-3.5-flash"
 AT_ONCE = Policy(max_attempts=1)
+LONG = "paid for " * 50_000  # more than a small disk holds
 
 Ask = Callable[..., types.GenerateContentResponse]
 
@@ -483,6 +486,22 @@ def test_a_parked_job_is_not_called_again_and_the_exception_says_how_to(ask, cli
     assert len(simulator.requests) == 1
 
 
+def test_a_job_whose_answer_is_not_stored_is_not_answered_by_an_empty_response(
+    ask, client, url_on_each_database, simulator
+):
+    with open_ledger(url_on_each_database, vault=Vault(omits=True)) as ledger:
+        wrapped = parked.wrap(client, ledger=ledger, job_id=lambda **_: "a-1")
+
+        first = ask(wrapped, model=MODEL, contents="a")
+        with pytest.raises(
+            NotAnswered, match=r"was answered before, but its answer was erased, or not stored"
+        ) as caught:
+            ask(wrapped, model=MODEL, contents="a")
+
+    assert first.text == "Simulated answer to: a"
+    assert (caught.value.state, len(simulator.requests)) == ("succeeded", 1)
+
+
 def test_one_id_for_two_prompts_is_a_conflict(client, ledger, simulator):
     wrapped = parked.wrap(client, ledger=ledger, job_id=lambda **_: "a-1")
     wrapped.models.generate_content(model=MODEL, contents="a")
@@ -575,6 +594,17 @@ def test_arguments_are_checked_when_it_is_wrapped(client, ledger):
         parked.wrap(client, ledger=ledger, pipeline="")
 
 
+def test_a_call_that_can_be_no_job_is_refused_and_not_sent(ask, client, ledger, jobs, simulator):
+    forgot_to_return = parked.wrap(client, ledger=ledger, job_id=lambda **_: None)  # type: ignore[arg-type]
+
+    with pytest.raises(InvalidJob, match="job_id must be text, got NoneType"):
+        ask(forgot_to_return, model=MODEL, contents="a")
+    with pytest.raises(InvalidJob, match="model must be text, got NoneType"):
+        ask(parked.wrap(client, ledger=ledger), model=None, contents="a")
+
+    assert (jobs(), simulator.requests) == ([], [])
+
+
 def test_nothing_is_sent_while_the_ledger_is_away(ask, client, tmp_path, simulator):
     ledger = open_ledger(f"sqlite:///{tmp_path}/other.db")
     wrapped = parked.wrap(client, ledger=ledger)
@@ -584,6 +614,34 @@ def test_nothing_is_sent_while_the_ledger_is_away(ask, client, tmp_path, simulat
         ask(wrapped, model=MODEL, contents="a")
 
     assert simulator.requests == []
+
+
+@pytest.mark.parametrize(
+    ("came", "raised"),
+    [(reply.text(LONG), None), (reply.error(400, "INVALID_ARGUMENT", LONG), errors.ClientError)],
+    ids=["an answer", "a failure"],
+)
+def test_what_came_of_a_request_is_had_also_where_it_cannot_be_written_down(
+    ask, client, small_disk, simulator, caplog, came, raised
+):
+    def fill_and_answer(_: object) -> object:
+        small_disk.fill()
+        return came
+
+    with open_ledger(f"sqlite:///{small_disk.path}/parked.db", write_patience_s=0) as ledger:
+        wrapped = parked.wrap(client, ledger=ledger, pipeline="captions", job_id=lambda **_: "a-1")
+        simulator.answers(fill_and_answer)
+
+        with caplog.at_level(logging.ERROR, logger="parked"), pytest.raises(raised) if raised else nullcontext():
+            assert ask(wrapped, model=MODEL, contents="SECRET PROMPT").text == LONG
+        simulator.answers(None)
+        with pytest.raises(LedgerUnavailable, match="the disk is full"):
+            ask(wrapped, model=MODEL, contents="b", config={"temperature": 0})
+        small_disk.free()
+
+    assert len(simulator.requests) == 1
+    assert "outcome_not_recorded job=a-1 pipeline=captions" in caplog.text
+    assert not any(word in caplog.text for word in ("SECRET PROMPT", "paid for"))
 
 
 def test_an_answer_that_came_past_parked_is_told_of(client, ledger, caplog, monkeypatch):

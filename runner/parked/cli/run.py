@@ -393,8 +393,10 @@ class _Work:
 
     async def _may_end(self, paused: tuple[str, ...]) -> bool:
         """Leave the pipeline, unless somebody has handed jobs over meanwhile."""
+        from parked.driver import in_thread
+
         try:
-            return await asyncio.to_thread(self._ledger.leave_run, unless_waiting=True, closed=paused)
+            return await in_thread(lambda: self._ledger.leave_run(unless_waiting=True, closed=paused))
         except LedgerUnavailable:  # the next claim finds out how long it is away
             return False
 

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from parked.ledger.labels import MAX_PAIRS, MAX_PIPELINES, OTHER
 from parked.reasons import explain
-from parked.surroundings import certificates, clocks, machines, proxies, rights
+from parked.surroundings import certificates, clocks, key, machines, proxies, rights
 from parked.surroundings.finding import Finding, Level, attention, broken, ok, skipped, worst
 from parked.surroundings.seeing import PACKAGES, Api, Ledger, NoLedger, NotAsked, Place, Seen, Trouble
 from parked.surroundings.volumes import REACHED_BY_OTHERS, Kind
@@ -21,6 +21,9 @@ NEARLY_FULL: Final = 0.8
 SCANTY_BYTES: Final = 100 << 20
 NO_ROOM_BYTES: Final = 10 << 20
 CERTIFICATE_RULES: Final = "exception.certificate"
+# What is to be done about these in a run, to split a job say, doesn't help who only asked whether somebody is there.
+UNREACHED: Final = frozenset({Reason.TIMEOUT, Reason.NETWORK})
+REACH_IT: Final = "see what keeps this machine from reaching it: network, name server, firewall, proxy"
 
 LOOK_AGAIN: Final = "mend that, then look again"
 
@@ -260,7 +263,7 @@ def _key(seen: Seen) -> Finding:
             "set GEMINI_API_KEY",
         )
     if found.fault:
-        return broken(f"{found.variable} {found.fault}", "set it again, with nothing but the key")
+        return broken(f"{found.variable} {found.fault}", key.REMEDY)
     if found.differs:
         return attention(
             "GOOGLE_API_KEY and GEMINI_API_KEY are set to different keys, and google-genai takes the first",
@@ -286,10 +289,12 @@ def _api(seen: Seen) -> Finding:
                     f"name a file that holds that authority by {certificates.FILE} and {certificates.BUNDLE}",
                 )
             known = explain(verdict.reason or Reason.UNCLASSIFIED)
+            if status is None and verdict.reason in UNREACHED:
+                return broken(f"doesn't answer: {known.meaning}", REACH_IT)
             said = (
                 f"answers {status} ({verdict.reason}): {known.meaning}"
                 if status
-                else f"doesn't answer: {known.meaning}"
+                else f"can't be asked: {known.meaning}"
             )
             if status == 404:
                 return attention(

@@ -15,6 +15,11 @@ IN_A_FILE: Final = f"{GEMINI}_FILE"
 GOOGLE: Final = "GOOGLE_API_KEY"  # the SDK prefers this one
 VERTEX: Final = ("GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_ENTERPRISE")
 CREDENTIALS: Final = "GOOGLE_APPLICATION_CREDENTIALS"
+REMEDY: Final = "set it again, with nothing but the key"
+
+_LINE_BREAK: Final = "has a line break in it"
+_STRANGE: Final = "has characters in it that no key has"
+_UNSENDABLE: Final = frozenset({_LINE_BREAK, _STRANGE})  # the rest is for the API to refuse
 
 
 class Seen(NamedTuple):
@@ -47,14 +52,28 @@ def _fault(variable: str, value: str) -> str:
         return "names no file that holds a key and can be read"
 
 
+def check() -> None:
+    """For who is about to call: refuse a key that no request can carry, before a job is taken on.
+
+    Raises:
+        SettingsError: it holds a line break, or what is no text of a header.
+    """
+    found = look()
+    if found.fault in _UNSENDABLE and not found.vertex:
+        raise SettingsError(f"{found.variable} {found.fault}; {REMEDY}")
+
+
 def fault_of(key: str) -> str:
-    """Say what a header or the API would refuse of it; empty if nothing."""
+    """Say what a header or the API would refuse of it; empty if nothing. The SDK takes off white space around it."""
+    key = key.strip()
+    if not key:
+        return "holds nothing but white space"
     if "\n" in key or "\r" in key:
-        return "has a line break in it"
-    if key != key.strip() or any(character.isspace() for character in key):
+        return _LINE_BREAK
+    if any(character.isspace() for character in key):
         return "has white space in it"
     if key[0] in "\"'" or key[-1] in "\"'":
         return "has quotation marks around it"
     if not key.isascii() or not key.isprintable():
-        return "has characters in it that no key has"
+        return _STRANGE
     return ""

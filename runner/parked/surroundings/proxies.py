@@ -14,9 +14,10 @@ from parked.errors import SettingsError
 API: Final = "https://generativelanguage.googleapis.com"
 REACHED_WITHIN_S: Final = 2.0
 LOOPBACK: Final = ("127.0.0.1", "localhost")
-# What both of the SDK's HTTP clients understand.
-SCHEMES: Final = frozenset({"http", "https"})
-PORTS: Final = {"http": 80, "https": 443}
+# What both of the SDK's HTTP clients understand. aiohttp goes past a proxy that is spoken to by TLS, and takes none
+# that is written without a scheme, though others read it as this one.
+SCHEMES: Final = frozenset({"http"})
+PORTS: Final = {"http": 80}
 
 _log = logging.getLogger("parked")
 
@@ -58,7 +59,7 @@ def proxy_for(url: str) -> Proxy | None:
     variable = f"{named.upper()}_PROXY"
     value = proxies[named]
     try:
-        proxy = urlsplit(value if "://" in value else f"http://{value}")
+        proxy = urlsplit(value)
         port = proxy.port or PORTS.get(proxy.scheme)
     except ValueError:
         proxy, port = urlsplit(""), None

@@ -103,7 +103,7 @@ def test_it_works_where_everything_is_broken(doctor, monkeypatch, tmp_path):
     monkeypatch.setenv("PARKED_LEDGER", f"sqlite:///{tmp_path}/no/such/folder/parked.db")
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
     monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{free_port()}")
-    monkeypatch.setenv("GEMINI_API_KEY", "k\n")
+    monkeypatch.setenv("GEMINI_API_KEY", "k\nk")
 
     status, findings = doctor()
 
@@ -192,8 +192,8 @@ def test_a_key_that_the_api_refuses_is_said_and_never_shown(parked, story, api, 
 @pytest.mark.parametrize(
     ("key", "what"),
     [
-        ("abc\n", "has a line break in it"),
-        (" abc", "has white space in it"),
+        ("ab\nc", "has a line break in it"),
+        ("\n", "holds nothing but white space"),
         ("ab c", "has white space in it"),
         ('"abc"', "has quotation marks around it"),
         ("abc…", "has characters in it that no key has"),
@@ -205,6 +205,28 @@ def test_a_key_that_can_be_none_is_broken_by_itself(doctor, monkeypatch, key, wh
     status, findings = doctor("--offline")
 
     assert (status, findings["key"]["found"]) == (3, f"GEMINI_API_KEY {what}")
+
+
+def test_white_space_around_a_key_is_fine_since_the_sdk_takes_it_off(parked, doctor, jobs, api, monkeypatch):
+    monkeypatch.setenv("GEMINI_API_KEY", " AIza\n")
+
+    status, findings = doctor("--offline")
+    ran = parked("run", jobs("one"), "--out", "answers.jsonl")
+
+    assert (status, findings["key"]["found"], ran.status) == (0, "GEMINI_API_KEY is set", 0)
+    assert {request.key for request in api.requests} == {"AIza"}
+
+
+@pytest.mark.parametrize(
+    ("key", "what"), [("s3\ncret", "has a line break in it"), ("s3cret\x7f", "has characters in it that no key has")]
+)
+def test_a_key_that_no_request_can_carry_is_refused_at_start_and_not_shown(parked, jobs, api, monkeypatch, key, what):
+    monkeypatch.setenv("GEMINI_API_KEY", key)
+
+    ran = parked("run", jobs("one"), "--out", "answers.jsonl")
+
+    assert (ran.status, ran.out, api.requests) == (2, "", [])
+    assert ran.err == f"parked: GEMINI_API_KEY {what}; set it again, with nothing but the key\n"
 
 
 @pytest.mark.parametrize(
@@ -275,6 +297,9 @@ def test_an_api_where_nobody_listens_is_broken(doctor, story, api, monkeypatch):
 
     assert (status, level(findings, "api")) == (3, "broken")
     assert findings["api"]["found"].startswith("doesn't answer: ")
+    assert (
+        findings["api"]["next"] == "see what keeps this machine from reaching it: network, name server, firewall, proxy"
+    )
 
 
 def test_calls_that_go_through_a_proxy_are_said_to(doctor, story, api, monkeypatch):
@@ -298,9 +323,12 @@ def test_a_proxy_before_the_loopback_is_pointed_out(doctor, story, api, monkeypa
     assert findings["proxy"]["next"] == "add 127.0.0.1,localhost to NO_PROXY"
 
 
-@pytest.mark.parametrize("proxy", ["socks5://proxy:1080", "http://", "http://proxy:port", "ftp://x"])
+@pytest.mark.parametrize(
+    "proxy",
+    ["socks5://{}proxy:1080", "http://{}", "http://{}proxy:port", "ftp://{}x", "https://{}proxy:3128", "{}proxy:3128"],
+)
 def test_a_proxy_that_is_none_is_refused_at_start_without_its_password(parked, jobs, api, monkeypatch, proxy):
-    monkeypatch.setenv("HTTP_PROXY", proxy.replace("://", "://u:s3cret@"))
+    monkeypatch.setenv("HTTP_PROXY", proxy.format("u:s3cret@"))
 
     diagnosed = parked("doctor", "--offline")
     ran = parked("run", jobs("one"), "--out", "answers.jsonl")
