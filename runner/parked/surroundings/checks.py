@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from parked.ledger.labels import MAX_PAIRS, MAX_PIPELINES, OTHER
 from parked.reasons import explain
-from parked.surroundings import certificates, clocks, machines, proxies, rights
+from parked.surroundings import certificates, clocks, key, machines, proxies, rights
 from parked.surroundings.finding import Finding, Level, attention, broken, ok, skipped, worst
 from parked.surroundings.seeing import PACKAGES, Api, Ledger, NoLedger, NotAsked, Place, Seen, Trouble
 from parked.surroundings.volumes import REACHED_BY_OTHERS, Kind
@@ -259,6 +259,8 @@ def _key(seen: Seen) -> Finding:
             "no key is set; who runs jobs with the Gemini adapter needs one, a sidecar without auto-replay doesn't",
             "set GEMINI_API_KEY",
         )
+    if found.beside_file:
+        return broken(f"{found.beside_file} and {key.IN_A_FILE} are both set, and runs refuse that", "keep one of them")
     if found.fault:
         return broken(f"{found.variable} {found.fault}", "set it again, with nothing but the key")
     if found.differs:

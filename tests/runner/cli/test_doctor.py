@@ -225,6 +225,23 @@ def test_a_key_in_a_file_is_looked_at_like_any_other(doctor, monkeypatch, tmp_pa
     assert (ended, findings["key"]["found"]) == (status, found)
 
 
+@pytest.mark.parametrize("variable", ["GEMINI_API_KEY", "GOOGLE_API_KEY"])
+def test_a_key_that_is_set_besides_a_file_is_as_broken_as_a_run_finds_it(
+    parked, doctor, jobs, monkeypatch, tmp_path, variable
+):
+    (tmp_path / "key").write_text("AIza\n")
+    monkeypatch.setenv("GEMINI_API_KEY_FILE", str(tmp_path / "key"))
+    monkeypatch.setenv(variable, "AIza")
+
+    status, findings = doctor("--offline")
+    ran = parked("run", jobs("one"), "--out", "answers.jsonl")
+
+    assert (status, ran.status, level(findings, "key")) == (3, 2, "broken")
+    assert findings["key"]["next"] == "keep one of them"
+    for said in (findings["key"]["found"], ran.err):
+        assert f"{variable} and GEMINI_API_KEY_FILE are both set" in said
+
+
 def test_two_keys_that_differ_are_pointed_out(doctor, monkeypatch):
     monkeypatch.setenv("GEMINI_API_KEY", "one")
     monkeypatch.setenv("GOOGLE_API_KEY", "two")
