@@ -32,6 +32,7 @@ from parked.ledger.store import (
     Filters,
     Imbalance,
     KeptPace,
+    KeyUse,
     Revision,
     Sent,
     Undelivered,
@@ -281,6 +282,9 @@ class SqlReader(ABC):
     def unreadable(self, state: State, *, pipeline: str | None = None) -> dict[int, str]:
         rows = self._ask("payloads_kept_otherwise", state=state, pipeline=pipeline)
         return {id: why for id, *kept in rows if (why := self._vault.why_unreadable(*kept)) is not None}
+
+    def keys_used(self) -> list[KeyUse]:
+        return [KeyUse(*row) for row in self._ask("keys_used")]
 
     # --- the rest ---
 

@@ -306,6 +306,14 @@ class Imbalance(NamedTuple):
     job_ids: tuple[str, ...] = ()  # where single rows can be named
 
 
+class KeyUse(NamedTuple):
+    """How many texts of a kind are encrypted with a key."""
+
+    what: str  # `payloads`, `answers`, `messages`; `pending`: of the payloads, those that pending jobs send
+    key_id: str | None  # None: they are plain
+    number: int
+
+
 class BodiesRead(NamedTuple):
     number: int
     broken: list[Imbalance]
@@ -363,6 +371,10 @@ class Reader(Protocol):
 
         Erased ones, which their rows tell of, are not among them.
         """
+        ...
+
+    def keys_used(self) -> list[KeyUse]:
+        """With which keys texts are encrypted. Looks at every row, but at no text."""
         ...
 
     def erasure(self, id: int) -> Erasure | None: ...

@@ -51,6 +51,11 @@ class Vault:
         """Whether operations have to go through `kept`."""
         return bool(self._keys) or self.omits
 
+    @property
+    def key_ids(self) -> frozenset[str]:
+        """The keys that are there."""
+        return frozenset(self._keys)
+
     # --- on the way in ---
 
     def kept(self, operation: op.Operation) -> op.Operation:

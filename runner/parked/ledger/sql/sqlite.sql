@@ -197,6 +197,18 @@ SELECT jobs.id, payloads.codec, payloads.key_id
  WHERE jobs.state = :state AND (payloads.key_id IS NOT NULL OR payloads.codec = 'omitted')
    AND (:pipeline IS NULL OR jobs.pipeline = :pipeline);
 
+-- name: keys_used
+-- With which key what is encrypted (NULL: with none), and how much; a look at every row. `pending` is among `payloads`.
+SELECT 'payloads', key_id, count(*) FROM payloads WHERE codec NOT IN ('erased', 'omitted') GROUP BY key_id
+UNION ALL
+SELECT 'answers', key_id, count(*) FROM answers WHERE codec NOT IN ('erased', 'omitted') GROUP BY key_id
+UNION ALL
+SELECT 'messages', message_key_id, count(*) FROM attempts WHERE message <> '' GROUP BY message_key_id
+UNION ALL
+SELECT 'pending', key_id, count(*)
+  FROM jobs JOIN payloads ON payloads.job = jobs.id AND payloads.revision = jobs.revision
+ WHERE state = 'pending' AND codec NOT IN ('erased', 'omitted') GROUP BY key_id;
+
 -- name: has_answer
 -- No row: no answer is stored for this job.
 SELECT 1 FROM answers WHERE job = :job;
