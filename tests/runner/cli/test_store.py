@@ -163,7 +163,7 @@ def test_with_nothing_stored_pending_jobs_that_are_not_in_the_file_stay(parked, 
     assert "1 job of the pipeline 'default' pending since" in ran.err
 
 
-@pytest.mark.parametrize("words", [("submit", "jobs.jsonl"), ("work",)])
+@pytest.mark.parametrize("words", [("submit", "jobs.jsonl"), ("work",), ("run", "jobs.jsonl", "--exclusive")])
 def test_what_needs_the_ledger_to_hold_payloads_refuses_to_work_without(parked, keep, no_ledger, jobs, words):
     jobs("a")
     keep("none")
