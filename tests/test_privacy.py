@@ -1,7 +1,7 @@
 """A whole night in which everything quotes what users wrote: where do the key and the texts turn up afterwards?
 
-Real processes: `parked` with a log of everything, the library in a script, an OTLP receiver, the sidecar, and whoever is
-notified by it.
+Real processes: `parked` with a log of everything, the library in a script, an OTLP receiver, the sidecar, and whoever
+it notifies.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,6 +27,7 @@ from parked.ledger import operations as op
 from parked.simulator import Simulator
 from parked.simulator import replies as reply
 from parked_exporter.metrics import task_mark
+from parked_exporter.notify import PROGRESS_MARK
 from servers import free_port
 
 pytestmark = pytest.mark.slow
@@ -146,6 +148,7 @@ def test_neither_a_key_nor_what_users_wrote_leaves_the_ledger(
             ledger.record(op.SetMark(task_mark("summary"), 1_700_000_000.0))
         with _sidecar(env, shown) as address:
             shown["the notification"] = notifications.get(timeout=60)
+            _until_sent(url_on_each_database)
             for path in ("/metrics", "/-/ready", "/", "/api/parked", "/api/summary"):
                 asked = urllib.request.Request(f"http://{address}{path}", headers={"Authorization": f"Bearer {TOKEN}"})
                 with urllib.request.urlopen(asked, timeout=20) as response:
@@ -171,6 +174,18 @@ def test_neither_a_key_nor_what_users_wrote_leaves_the_ledger(
     kept = {id for id, name in names.items() if name in ledger}
     assert kept == (names.keys() - {"rejected"} if store == "plain" else set())
     assert (names["quoted"] in causes) is (store != "none")  # a message is shown where it is asked for, and only there
+
+
+def _until_sent(url: str) -> None:
+    """Wait until the sidecar has noted in the ledger that everybody was notified, which it logs then."""
+    deadline, pause = time.monotonic() + 60, threading.Event()
+    with open_ledger(url) as ledger:
+        while time.monotonic() < deadline:
+            with ledger.ask() as reader:
+                if (reader.mark(PROGRESS_MARK) or {}).get("done"):
+                    return
+            pause.wait(0.05)
+    raise AssertionError("the notification was sent, and that is noted nowhere")
 
 
 def _answer(request: Any) -> Any:
