@@ -190,6 +190,9 @@ class Called(NamedTuple):
     checker: str
 
 
+FILE_ALONE = Called("", "")  # entered by a run that takes up nothing but what its file holds
+
+
 class Lane(NamedTuple):
     """Pending jobs that can be run alike: of one pipeline and one model, with the same caller and check."""
 
