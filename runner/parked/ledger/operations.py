@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from parked.job import State
-from parked.ledger.codec import Body
+from parked.ledger.codec import Body, TextKind
 from parked.verdict import Kind, Reason, Scope, Verdict
 
 
@@ -342,6 +342,21 @@ class Erase(NamedTuple):
     why: str
 
 
+class Rekey(NamedTuple):
+    """Keep a text in another way, if it still is kept as it was read. Answered with None.
+
+    `was_hash` and `hash` are the identity of its job, which goes with the first payload; else None.
+    """
+
+    kind: TextKind
+    job: int
+    number: int  # of the payload's revision, or of the message's attempt
+    was: Body
+    body: Body
+    was_hash: bytes | None
+    hash: bytes | None
+
+
 class Forget(NamedTuple):
     """Remove finished jobs for good, with all that belongs to them; they stay counted. Answered with how many went.
 
@@ -590,6 +605,7 @@ Operation = (
     | Restore
     | Mend
     | Erase
+    | Rekey
     | Forget
     | HandOut
     | NoteDelivery
