@@ -28,7 +28,7 @@ from parked.simulator import Simulator
 from parked.simulator import replies as reply
 from parked_exporter.metrics import task_mark
 from parked_exporter.notify import PROGRESS_MARK
-from servers import free_port
+from servers import free_port, sqlite_only
 
 pytestmark = pytest.mark.slow
 
@@ -174,6 +174,41 @@ def test_neither_a_key_nor_what_users_wrote_leaves_the_ledger(
     kept = {id for id, name in names.items() if name in ledger}
     assert kept == (names.keys() - {"rejected"} if store == "plain" else set())
     assert (names["quoted"] in causes) is (store != "none")  # a message is shown where it is asked for, and only there
+
+
+@sqlite_only
+def test_messages_leave_the_ledger_where_somebody_wants_them_to_and_keys_do_not(
+    url_on_each_database, tmp_path, notified
+):
+    notify_url, notifications = notified
+    (tmp_path / "jobs.jsonl").write_text(json.dumps({"job_id": "a", "payload": {"contents": "the patient Wolframsky"}}))
+    shown: dict[str, bytes] = {}
+    with Simulator() as api:
+        api.answers(_answer)
+        env = {**os.environ, "GEMINI_API_KEY": API_KEY, "GOOGLE_GEMINI_BASE_URL": api.url, "PARKED_TOKEN": TOKEN}
+        env |= {"PARKED_LEDGER": url_on_each_database, "PARKED_NOTIFY": notify_url, "PARKED_EXPORT_MESSAGES": "true"}
+
+        def parked(*words: str, **more: str) -> bytes:
+            command = [sys.executable, "-m", "parked.cli", *words]
+            done = subprocess.run(command, env=env | more, cwd=tmp_path, capture_output=True, check=False)
+            return done.stdout + done.stderr
+
+        shown["spans"] = parked("run", "jobs.jsonl", "--model", "m", OTEL_TRACES_EXPORTER="console")
+        shown["summary"] = parked("summary")
+        with open_ledger(url_on_each_database) as ledger:
+            ledger.record(op.SetMark(task_mark("summary"), 1_700_000_000.0))
+        with _sidecar(env, shown) as address:
+            shown["the notification"] = notifications.get(timeout=60)
+            for path in ("/api/summary", "/metrics"):
+                asked = urllib.request.Request(f"http://{address}{path}", headers={"Authorization": f"Bearer {TOKEN}"})
+                with urllib.request.urlopen(asked, timeout=20) as response:
+                    shown[path] = response.read()
+
+    metrics = shown.pop("/metrics")
+    assert {place for place, content in shown.items() if b"Wolframsky" not in content} == set()
+    assert b'"parked.failure.message": "This can' in shown["spans"]
+    assert [place for place, content in shown.items() if API_KEY.encode() in content] == []
+    assert b"Wolframsky" not in metrics
 
 
 def _until_sent(url: str) -> None:
