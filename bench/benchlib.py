@@ -61,7 +61,7 @@ def disk(sync_ms: float) -> Iterator[None]:
     with tempfile.TemporaryDirectory() as folder:
         library = f"{folder}/syncs.so"
         subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", library, HERE / "syncs.c", "-ldl"], check=True)
-        os.chmod(folder, 0o755)  # PostgreSQL's user reads it
+        Path(folder).chmod(0o755)  # PostgreSQL's user reads it
         os.environ |= {"LD_PRELOAD": library, "SYNC_DELAY_US": str(round(sync_ms * 1000))}
         try:
             yield

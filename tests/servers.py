@@ -26,6 +26,8 @@ import pytest
 
 USER = "test"
 READY_WITHIN_S = 30.0
+# For what is promised within a second, on a machine that does ten other things.
+IN_A_SECOND_S = 8.0
 MEMORY, ROOM_BYTES = Path("/dev/shm"), 2 << 30
 
 

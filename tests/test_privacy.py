@@ -1,6 +1,7 @@
 """A whole night in which everything quotes what users wrote: where do the key and the texts turn up afterwards?
 
-Real processes: `parked` with a log of everything, the library in a script, an OTLP receiver, the sidecar.
+Real processes: `parked` with a log of everything, the library in a script, an OTLP receiver, the sidecar, and whoever
+it notifies.
 """
 
 from __future__ import annotations
@@ -8,24 +9,33 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import subprocess
 import sys
+import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from parked.ledger import open_ledger
+from parked.ledger import operations as op
 from parked.simulator import Simulator
 from parked.simulator import replies as reply
-from servers import free_port
+from parked_exporter.metrics import task_mark
+from parked_exporter.notify import PROGRESS_MARK
+from servers import free_port, sqlite_only
 
 pytestmark = pytest.mark.slow
 
 API_KEY = "AIza" + "Sy0f8Jq3mXw7Lk2Vt9Rn4Bp6Dc1Hg5Zs8Eu"
 STORE_KEY = "c3RvcmUga2V5IHN0b3JlIGtleSBzdG9yZSBrZXkgc3Q="
 TOKEN = "a-token-of-the-sidecar-0123456789"
+CHANNEL = "xoxb-4711-of-the-chat"  # the secret in the address that is notified
 # What users write: a name each that is found nowhere else, and that ends in how the ledger keeps it.
 WRITTEN = {
     "quoted": "the patient Wolframsky{} sleeps badly",  # by a server's message
@@ -79,11 +89,32 @@ def held(request: pytest.FixtureRequest, url_on_each_database: str, tmp_path: Pa
     return read
 
 
+@pytest.fixture
+def notified() -> Iterator[tuple[str, queue.Queue[bytes]]]:
+    """A receiver of notifications: its URL for PARKED_NOTIFY, and the bodies that it is sent."""
+    bodies: queue.Queue[bytes] = queue.Queue()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            bodies.put(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """To nobody."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"json://127.0.0.1:{server.server_port}/{CHANNEL}", bodies
+        server.shutdown()
+
+
 @pytest.mark.parametrize(("store", "log_format"), [("plain", "text"), ("encrypted", "json"), ("none", "text")])
 def test_neither_a_key_nor_what_users_wrote_leaves_the_ledger(
-    url_on_each_database, tmp_path, collector, held, store, log_format
+    url_on_each_database, tmp_path, collector, notified, held, store, log_format
 ):
     endpoint, received = collector
+    notify_url, notifications = notified
     prompts = {id: written.format(store) for id, written in WRITTEN.items()}
     names = {id: prompt.split()[2].encode() for id, prompt in prompts.items()}
     jobs, schema = tmp_path / "jobs.jsonl", tmp_path / "schema.json"
@@ -97,7 +128,7 @@ def test_neither_a_key_nor_what_users_wrote_leaves_the_ledger(
         env = {**os.environ, "GEMINI_API_KEY": API_KEY, "GOOGLE_GEMINI_BASE_URL": api.url}
         env |= {"PARKED_LEDGER": url_on_each_database, "PARKED_TOKEN": TOKEN, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}
         env |= {"PARKED_STORE": store, "PARKED_STORE_KEYS": STORE_KEY}
-        env |= {"PARKED_LOG_LEVEL": "debug", "PARKED_LOG_FORMAT": log_format}
+        env |= {"PARKED_LOG_LEVEL": "debug", "PARKED_LOG_FORMAT": log_format, "PARKED_NOTIFY": notify_url}
 
         def ran(name: str, command: list[str], input: bytes = b"") -> subprocess.CompletedProcess[bytes]:
             done = subprocess.run(command, input=input, env=env, cwd=tmp_path, capture_output=True, check=False)
@@ -113,7 +144,11 @@ def test_neither_a_key_nor_what_users_wrote_leaves_the_ledger(
         script = ran("script", [sys.executable, "-c", SCRIPT], theirs)
         for words in (("summary",), ("list", "--json"), ("audit", "--bodies", "--json"), ("replay", "--json")):
             parked(*words)
+        with open_ledger(url_on_each_database) as ledger:  # a summary was missed, so that one is made at the start
+            ledger.record(op.SetMark(task_mark("summary"), 1_700_000_000.0))
         with _sidecar(env, shown) as address:
+            shown["the notification"] = notifications.get(timeout=60)
+            _until_sent(url_on_each_database)
             for path in ("/metrics", "/-/ready", "/", "/api/parked", "/api/summary"):
                 asked = urllib.request.Request(f"http://{address}{path}", headers={"Authorization": f"Bearer {TOKEN}"})
                 with urllib.request.urlopen(asked, timeout=20) as response:
@@ -128,7 +163,9 @@ def test_neither_a_key_nor_what_users_wrote_leaves_the_ledger(
     assert [line.split()[0] for line in said[:2]] == ["parked", "parked"], script.stderr
     assert "was accepted before with another payload" in said[2]
     assert b": parked.job\n" in shown["spans"]
-    secrets = (API_KEY.encode(), STORE_KEY.encode(), TOKEN.encode())
+    assert b"4 parked" in shown["the notification"]
+    assert b"4 parked" in shown["the sidecar's log"], "the record of the summary"
+    secrets = (API_KEY.encode(), STORE_KEY.encode(), TOKEN.encode(), CHANNEL.encode())
     for secret in (*secrets, *names.values()):
         assert [place for place, content in shown.items() if secret in content] == []
 
@@ -137,6 +174,53 @@ def test_neither_a_key_nor_what_users_wrote_leaves_the_ledger(
     kept = {id for id, name in names.items() if name in ledger}
     assert kept == (names.keys() - {"rejected"} if store == "plain" else set())
     assert (names["quoted"] in causes) is (store != "none")  # a message is shown where it is asked for, and only there
+
+
+@sqlite_only
+def test_messages_leave_the_ledger_where_somebody_wants_them_to_and_keys_do_not(
+    url_on_each_database, tmp_path, notified
+):
+    notify_url, notifications = notified
+    (tmp_path / "jobs.jsonl").write_text(json.dumps({"job_id": "a", "payload": {"contents": "the patient Wolframsky"}}))
+    shown: dict[str, bytes] = {}
+    with Simulator() as api:
+        api.answers(_answer)
+        env = {**os.environ, "GEMINI_API_KEY": API_KEY, "GOOGLE_GEMINI_BASE_URL": api.url, "PARKED_TOKEN": TOKEN}
+        env |= {"PARKED_LEDGER": url_on_each_database, "PARKED_NOTIFY": notify_url, "PARKED_EXPORT_MESSAGES": "true"}
+
+        def parked(*words: str, **more: str) -> bytes:
+            command = [sys.executable, "-m", "parked.cli", *words]
+            done = subprocess.run(command, env=env | more, cwd=tmp_path, capture_output=True, check=False)
+            return done.stdout + done.stderr
+
+        shown["spans"] = parked("run", "jobs.jsonl", "--model", "m", OTEL_TRACES_EXPORTER="console")
+        shown["summary"] = parked("summary")
+        with open_ledger(url_on_each_database) as ledger:
+            ledger.record(op.SetMark(task_mark("summary"), 1_700_000_000.0))
+        with _sidecar(env, shown) as address:
+            shown["the notification"] = notifications.get(timeout=60)
+            for path in ("/api/summary", "/metrics"):
+                asked = urllib.request.Request(f"http://{address}{path}", headers={"Authorization": f"Bearer {TOKEN}"})
+                with urllib.request.urlopen(asked, timeout=20) as response:
+                    shown[path] = response.read()
+
+    metrics = shown.pop("/metrics")
+    assert {place for place, content in shown.items() if b"Wolframsky" not in content} == set()
+    assert b'"parked.failure.message": "This can' in shown["spans"]
+    assert [place for place, content in shown.items() if API_KEY.encode() in content] == []
+    assert b"Wolframsky" not in metrics
+
+
+def _until_sent(url: str) -> None:
+    """Wait until the sidecar has noted in the ledger that everybody was notified, which it logs then."""
+    deadline, pause = time.monotonic() + 60, threading.Event()
+    with open_ledger(url) as ledger:
+        while time.monotonic() < deadline:
+            with ledger.ask() as reader:
+                if (reader.mark(PROGRESS_MARK) or {}).get("done"):
+                    return
+            pause.wait(0.05)
+    raise AssertionError("the notification was sent, and that is noted nowhere")
 
 
 def _answer(request: Any) -> Any:

@@ -54,7 +54,9 @@ def _causes(args: argparse.Namespace, reader: Reader, where: str) -> dict[str, A
 
 
 def _summary(args: argparse.Namespace, reader: Reader, where: str) -> dict[str, Any]:
-    found = summary.summarise(reader, where=where, since=moment_of("--since", args.since, now=time.time()))
+    found = summary.summarise(
+        reader, where=where, since=moment_of("--since", args.since, now=time.time()), messages=args.messages
+    )
     return summary.as_json(found, [command_line(args, *words) for words in summary.next_commands(found)])
 
 
@@ -67,8 +69,10 @@ PAGES: Final = {
 _places = threading.BoundedSemaphore(AT_ONCE)
 
 
-def answer(page: Page, query: str, *, ledger_url: str, vault: Vault = PLAIN_VAULT) -> dict[str, Any]:
-    """Return what a page holds for a query string.
+def answer(
+    page: Page, query: str, *, ledger_url: str, vault: Vault = PLAIN_VAULT, messages: bool = False
+) -> dict[str, Any]:
+    """Return what a page holds for a query string; `messages` says whether a summary tells them.
 
     Raises:
         SettingsError, InvalidJob: the query can't be understood.
@@ -79,6 +83,7 @@ def answer(page: Page, query: str, *, ledger_url: str, vault: Vault = PLAIN_VAUL
     if not _places.acquire(blocking=False):
         raise Busy
     try:
+        args.messages = messages
         args.ledger = where = full_name(ledger_url)  # for the commands that an answer names, too
         with look_into(ledger_url, patience_s=DEADLINE_S, vault=vault) as reader:
             return page.answer(args, reader, where)

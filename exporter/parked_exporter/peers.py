@@ -20,7 +20,7 @@ SIDECARS_MARK: Final = "sidecars"  # {owner id as text: {variable: digest of its
 
 COMPARED: Final = (
     "summary_cron", "timezone", "retention", "notify", "auto_replay", "auto_replay_classes", "auto_replay_limit",
-    "auto_replay_max", "call", "on_answer",
+    "auto_replay_max", "call", "on_answer", "export_messages",
 )  # fmt: skip
 
 log = logging.getLogger(__name__)

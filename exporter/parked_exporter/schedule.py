@@ -65,6 +65,7 @@ class Context:
     retention_s: float | None = None  # how long finished jobs stay; None: for good
     notify: tuple[str, ...] = field(default=(), repr=False)  # where the summary goes besides the log
     settings: Mapping[str, str] = field(default_factory=dict)  # digests, to be compared with those of other sidecars
+    messages: bool = False  # whether the summary tells what was said when jobs failed
     auto_replay: AutoReplay | None = None
     on_answer: str | None = None  # the function that takes the answers of recovered jobs, by name
     stopping: threading.Event = field(default_factory=threading.Event)  # set when the sidecar ends
@@ -129,7 +130,7 @@ def _differences(imbalances: Sequence[Imbalance]) -> dict[str, float]:
 def summarise_to_log(ledger: Ledger, context: Context) -> None:
     """Say what is parked, also when nothing is: then its absence means something. `notify` sends the same."""
     with ledger.ask() as reader:
-        summary = summarise(reader, where=ledger.where, now=context.now())
+        summary = summarise(reader, where=ledger.where, now=context.now(), messages=context.messages)
     # A URL that is its own full name hides nothing; any other is left for whoever types the command to know.
     url = ledger.where if ledger.where == ledger.url else None
     commands = [command_on(url, *words) for words in next_commands(summary)]

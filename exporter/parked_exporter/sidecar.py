@@ -91,6 +91,7 @@ def context_of(settings: SidecarSettings) -> Context:
     return Context(
         retention_s=settings.retention,
         notify=settings.notify or (),
+        messages=settings.export_messages,
         auto_replay=auto_replay,
         on_answer=settings.on_answer,
         settings=peers.digests(settings),
@@ -125,6 +126,7 @@ def _app(settings: SidecarSettings, schedule: Schedule | None, bound: Address) -
         tasks=schedule,
         access=Access.at(*hosts, external_url=settings.external_url, token=settings.token),
         vault=vault_of(settings),
+        messages=settings.export_messages,
     )
 
 

@@ -96,6 +96,7 @@ class App:
     tasks: Tasks | None
     access: Access
     vault: Vault = PLAIN_VAULT  # what reads messages
+    messages: bool = False  # whether summaries tell them
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
         response = self.respond(environ)
@@ -205,7 +206,10 @@ def _landing(app: App, environ: WSGIEnvironment) -> Response:
 def _api(page: api.Page, app: App, environ: WSGIEnvironment) -> Response:
     try:
         return _json(
-            HTTPStatus.OK, api.answer(page, environ.get("QUERY_STRING", ""), ledger_url=app.ledger_url, vault=app.vault)
+            HTTPStatus.OK,
+            api.answer(
+                page, environ.get("QUERY_STRING", ""), ledger_url=app.ledger_url, vault=app.vault, messages=app.messages
+            ),
         )
     except LedgerUnavailable as exc:
         return _json(HTTPStatus.SERVICE_UNAVAILABLE, {"error": str(exc)})

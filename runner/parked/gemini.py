@@ -7,7 +7,6 @@ and it turns an HTTP 200 whose body is an error, empty or `null` into an empty r
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -15,13 +14,11 @@ from urllib.parse import urlsplit
 
 from parked.errors import InvalidJob, SettingsError
 from parked.judge import HttpAnswer
-from parked.settings import secret_in_file
 
 if TYPE_CHECKING:
     from google.genai import Client
     from google.genai.types import GenerateContentConfig, GenerateContentResponse, HttpResponse
 
-KEY: Final = "GEMINI_API_KEY"
 CALLER: Final = "parked.gemini:Gemini"  # by this name jobs remember who calls for them
 
 _ARGUMENTS: Final = frozenset({"contents", "config", "model"})
@@ -217,7 +214,7 @@ def _client_of_environment() -> Client:
     key.check()
     certificates.check()
     proxies.check()
-    api_key = _key_in_a_file()
+    api_key = key.in_a_file()
     try:
         return Client(api_key=api_key, http_options=types.HttpOptions(retry_options=types.HttpRetryOptions(attempts=1)))
     except (ValueError, GoogleAuthError) as exc:
@@ -225,16 +222,6 @@ def _client_of_environment() -> Client:
             "no credentials for the Gemini API: set GEMINI_API_KEY or GEMINI_API_KEY_FILE, or for Vertex AI"
             " GOOGLE_GENAI_USE_VERTEXAI=true with GOOGLE_CLOUD_PROJECT and GOOGLE_CLOUD_LOCATION"
         ) from exc
-
-
-def _key_in_a_file() -> str | None:
-    """The SDK reads no key from a file, which is how orchestrators hand secrets out."""
-    if not (path := os.environ.get(f"{KEY}_FILE")):  # empty: an overlay takes back what its base has set
-        return None
-    for name in (KEY, "GOOGLE_API_KEY"):
-        if os.environ.get(name):
-            raise SettingsError(f"{name} and {KEY}_FILE are both set; keep one of them")
-    return secret_in_file(KEY, path)
 
 
 def answer_of(response: HttpResponse) -> HttpAnswer:

@@ -7,7 +7,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self, assert_never
+from typing import TYPE_CHECKING, Any, Protocol, Self, assert_never
 
 from parked.calls import Call
 from parked.check import Check, CheckerName, checked
@@ -27,6 +27,9 @@ from parked.policy import Policy, Ruling, decide
 from parked.telemetry import Destination, JobName, JobTrace, Spans
 from parked.timing import Clock, SystemClock
 from parked.verdict import Verdict
+
+if TYPE_CHECKING:
+    from parked.settings import Settings
 
 _log = logging.getLogger("parked.runner")
 
@@ -55,7 +58,7 @@ class Running:
     caller: str = ""  # by name; empty: as the function calls itself
     checker: str = ""  # `check` and `allow_truncated` by name (`CheckerName`)
     clock: Clock = field(default_factory=SystemClock)
-    spans: Spans = field(default_factory=Spans)
+    spans: Spans = field(default_factory=lambda: Spans(messages=settings_of_environment().export_messages))
     gates: Gates = field(default_factory=Gates)
     delays: NamedDelays = field(default_factory=NamedDelays)  # of jobs that run alone
 
@@ -255,7 +258,7 @@ class BaseRunner(ABC):
             check=check,
             allow_truncated=allow_truncated,
             clock=clock or SystemClock(),
-            spans=spans or Spans(),
+            spans=spans or Spans(messages=settings_of_environment().export_messages),
         )
         self._set_up()
 
@@ -274,10 +277,14 @@ class BaseRunner(ABC):
 
 def policy_of_environment() -> Policy:
     """The policy that the settings name."""
+    return settings_of_environment().policy()
+
+
+def settings_of_environment() -> Settings:
     from parked.settings import Settings, warn_unknown
 
     warn_unknown()
-    return Settings.load().policy()
+    return Settings.load()
 
 
 def _check(job: object) -> None:

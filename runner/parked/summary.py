@@ -1,7 +1,7 @@
 """What a ledger holds that somebody should know of: what is parked and why, what is new, and what waits.
 
 For the `summary` command and the sidecar's daily one. It carries ids, classes, reasons and fingerprints, and no
-text of a user, a model or a server.
+text of a user, a model or a server, unless it is asked for messages.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ LAST_SUMMARY: Final = "last_summary"  # the mark that a scheduled summary leaves
 LAST_COUNTS: Final = "last_summary_counts"  # another: what had been counted then, as `Counts`, and `at`: the same time
 
 SHOWN_CAUSES: Final = 10
+SHOWN_CHARS: Final = 300  # of a message; it may go to a chat
 MAX_CAUSES: Final = 100  # each takes a look-up, and a line of the log holds them all
 ERASED_REMEDY: Final = "discard them, after a replay of others with this cause: they were erased and can't run again"
 _WAITING: Final = (State.PENDING, State.RUNNING, State.REPLAYING)
@@ -102,6 +103,7 @@ class ParkedCause:
     pipeline: str
     batch: str
     erased: bool
+    message: str | None = None  # what was said when that one failed; None: it isn't to be told
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +177,10 @@ class Summary:
     paces: tuple[Paced, ...]
 
 
-def summarise(reader: Reader, *, where: str, since: float | None = None, now: float | None = None) -> Summary:
-    """Read the summary of a ledger, whose full name is `where`.
+def summarise(
+    reader: Reader, *, where: str, since: float | None = None, now: float | None = None, messages: bool = False
+) -> Summary:
+    """Read the summary of a ledger, whose full name is `where`; with `messages` what was said of each cause, too.
 
     Without `since`, what is new counts from the last scheduled summary (`LAST_SUMMARY`).
     """
@@ -204,7 +208,14 @@ def summarise(reader: Reader, *, where: str, since: float | None = None, now: fl
             ParkedClass(name, jobs, new_by_class[name])
             for name, jobs in sorted(jobs_by_class.items(), key=lambda item: (-item[1], item[0]))
         ),
-        causes=tuple(_parked_cause(cause, reader.job(cause.example)) for cause in causes[:MAX_CAUSES]),
+        causes=tuple(
+            _parked_cause(
+                cause,
+                reader.job(cause.example),
+                message_of(reader, cause.example, cause.fingerprint) if messages else None,
+            )
+            for cause in causes[:MAX_CAUSES]
+        ),
         causes_in_all=len(causes),
         oldest=_oldest(reader),
         waiting=_waiting(reader, pauses=pauses, gates=gates),
@@ -225,6 +236,12 @@ def remedy_of(cause: Cause | CauseCount) -> str:
     return ERASED_REMEDY if cause.erased else explain(cause.reason).remedy
 
 
+def message_of(reader: Reader, job: int, fingerprint: str | None) -> str:
+    """Return what was said when a job failed so, scrubbed as it is stored; empty for an orphan."""
+    said = (attempt for attempt in reversed(reader.attempts(job)) if attempt.message)
+    return next((attempt.message for attempt in said if attempt.fingerprint == fingerprint), "")
+
+
 def render(summary: Summary) -> str:
     """Return the summary as text. Its first line names the ledger."""
     lines = [f"ledger {summary.ledger}", headline(summary)]
@@ -237,7 +254,10 @@ def render(summary: Summary) -> str:
         )
     if summary.causes:
         lines.append("causes:")
-        lines += [_cause_line(cause, summary) for cause in summary.causes[:SHOWN_CAUSES]]
+        for cause in summary.causes[:SHOWN_CAUSES]:
+            lines.append(_cause_line(cause, summary))
+            if cause.message:
+                lines.append(f"        {_cut(cause.message)}")
     if summary.causes_in_all > SHOWN_CAUSES:
         lines.append(f"  and {summary.causes_in_all - SHOWN_CAUSES} more")
     for group in summary.waiting:
@@ -304,6 +324,7 @@ def as_json(summary: Summary, commands: Sequence[str]) -> dict[str, Any]:
                 "first_parked_at": iso_text(cause.first_parked_at),
                 "last_parked_at": iso_text(cause.last_parked_at),
                 "example": {"job_id": cause.job_id, "pipeline": cause.pipeline, "batch": cause.batch},
+                "message": cause.message,
             }
             for cause in summary.causes
         ],
@@ -374,7 +395,11 @@ def _cause_line(cause: ParkedCause, summary: Summary) -> str:
     )
 
 
-def _parked_cause(cause: CauseCount, example: JobRow) -> ParkedCause:
+def _cut(message: str) -> str:
+    return message if len(message) <= SHOWN_CHARS else f"{message[: SHOWN_CHARS - 1]}…"
+
+
+def _parked_cause(cause: CauseCount, example: JobRow, message: str | None) -> ParkedCause:
     return ParkedCause(
         fingerprint=cause.fingerprint,
         error_class=cause.error_class,
@@ -388,6 +413,7 @@ def _parked_cause(cause: CauseCount, example: JobRow) -> ParkedCause:
         pipeline=example.pipeline,
         batch=example.batch,
         erased=cause.erased,
+        message=message,
     )
 
 

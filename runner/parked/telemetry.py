@@ -2,7 +2,7 @@
 
 Names of the GenAI semantic conventions where they exist, else `parked.*`. The library uses OpenTelemetry's API alone
 and needs no SDK. Telemetry never fails or delays a job: what an exporter or a processor raises here is dropped.
-No prompt, answer or message goes into a span.
+No prompt or answer goes into a span, and no message unless it is asked for.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ FAILURE_REASON: Final = "parked.failure.reason"
 FAILURE_SCOPE: Final = "parked.failure.scope"
 FAILURE_RULE: Final = "parked.failure.rule"
 FAILURE_FINGERPRINT: Final = "parked.failure.fingerprint"
+FAILURE_MESSAGE: Final = "parked.failure.message"  # only where messages may leave the ledger
 QUOTA_ID: Final = "parked.failure.quota_id"
 ERROR_CLASS: Final = "parked.error_class"
 RETRY_DELAY_S: Final = "parked.retry.delay_s"
@@ -103,6 +104,7 @@ class Spans:
 
     destination: Destination = field(default_factory=Destination)
     provider: TracerProvider | None = None  # None: the global one, whenever it is set
+    messages: bool = False  # whether an attempt's span tells what was said when it failed, scrubbed
     tracer: trace.Tracer = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -244,6 +246,8 @@ class JobTrace:
             span.set_attributes(_attempt_attributes(operation, finish_reasons))
             if closing.kind is not None:
                 span.set_status(StatusCode.ERROR)
+                if self._spans.messages and closing.message:
+                    span.set_attribute(FAILURE_MESSAGE, closing.message)
         span.end(self._ended_ns)
 
     @_harmless

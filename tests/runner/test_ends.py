@@ -18,10 +18,12 @@ from typing import Any
 import pytest
 
 import parked
+from parked.calls import Threads
 from parked.course import Hold
 from parked.driver import LoopChannel
 from parked.job import State
 from parked.ledger import operations as op
+from parked.ledger.vault import Vault
 from parked.pool import Pool
 from parked.running import Running
 
@@ -570,6 +572,26 @@ def test_a_call_that_hangs_runs_into_its_deadline(ledger, clock, states):
 
     may_end.set()
     until(lambda: states() == {State.RECOVERED: 2, State.PARKED: 1})
+
+
+def test_an_answer_that_comes_late_and_is_not_to_be_stored_is_dropped_and_its_job_stays_as_it_is(
+    ledger_url, clock, monkeypatch
+):
+    threads = Threads()
+    monkeypatch.setattr("parked.calls._threads", threads)
+    may_end = threading.Event()
+    policy = parked.Policy(max_attempts=1, attempt_timeout_s=0.05)
+    with parked.open_ledger(ledger_url, vault=Vault(omits=True)) as ledger:
+        run_alone(ledger, lambda payload, model: may_end.wait(WAIT_S), clock=clock, policy=policy)
+
+        may_end.set()
+        until(lambda: threads._free == 1)  # the call is over, with all that was to be done about it
+        ledger.record(op.SetMark("settled", True))  # after all that was handed in before
+
+        with ledger.ask() as reader:
+            (row,) = reader.jobs_by_key(JOB.job_id, pipeline=None, batch=None)
+            assert (row.state, row.error_class, reader.answer(row.id)) == (State.PARKED, "exhausted:timeout", None)
+            assert reader.imbalances(thorough=True) == []
 
 
 def test_an_answer_that_comes_after_its_ledger_was_closed_is_named_in_the_log(ledger_url, clock, caplog):

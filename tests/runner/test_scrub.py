@@ -226,7 +226,7 @@ def test_a_text_that_only_begins_like_secrets_is_scrubbed_in_a_blink(unit):
     text = unit * (8_000 // len(unit))
     scrubbed(text)
 
-    began = time.perf_counter()
+    began = time.thread_time()  # not what others have of the machine
     scrubbed(text)
 
-    assert time.perf_counter() - began < 0.2
+    assert time.thread_time() - began < 0.2

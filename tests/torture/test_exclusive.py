@@ -19,6 +19,8 @@ from torture.conftest import until
 pytestmark = pytest.mark.slow
 
 FAR_AWAY = op.OwnerFacts("c0ffee", "runner", "build-7", "another boot", "pid:[1]", 4711, "99", "1.0.0")
+KEY = "b2xkIG9sZCBvbGQgb2xkIG9sZCBvbGQgb2xkIG9sZCE="
+NEW_KEY = "bmV3IG5ldyBuZXcgbmV3IG5ldyBuZXcgbmV3IG5ldyE="
 GEMINI = op.Called("parked.gemini:Gemini", "")
 
 
@@ -172,6 +174,44 @@ def test_a_run_that_pauses_or_is_told_to_end_names_what_was_handed_over_to_it(co
     assert first.end() == 143
     assert "2 jobs of the pipeline 'nightly' pending since" in first.said
     assert states(books) == {"a": "succeeded", "b": "pending", "c": "pending"}
+
+
+# --- texts that one of them can't read -----------------------------------------------------------------------------
+
+
+def keys(*keys: str) -> dict[str, str]:
+    return {"PARKED_STORE": "encrypted", "PARKED_STORE_KEYS": ",".join(keys)}
+
+
+def test_what_the_living_run_has_no_key_for_it_leaves_and_says_so_and_nothing_of_its_own_suffers(
+    commands, books, simulator, run
+):
+    simulator.hold()
+    first = commands.begin(*run("night", "a", "b"), "--concurrency", "1", **keys(KEY))
+    simulator.wait_for_requests(1)
+    assert commands.begin(*run("day", "c"), **keys(NEW_KEY)).end() == 4
+    simulator.release()
+
+    assert first.end() == 0, first.said
+    assert "1 job of the pipeline 'nightly' pending since" in first.said
+    assert "since not all their payloads can be read here" in first.said
+    assert first.said.endswith("2 lines: 2 answered\n")
+    assert commands.begin(*run("day", "c"), **keys(NEW_KEY)).end() == 0
+    assert states(books) == {"a": "succeeded", "b": "succeeded", "c": "succeeded"}
+
+
+def test_who_hands_jobs_to_a_run_that_can_not_read_them_is_told_that_it_leaves_them(commands, books, simulator, run):
+    simulator.hold()
+    first = commands.begin(*run("night", "a", exclusive=False), PARKED_STORE="none")
+    simulator.wait_for_requests(1)
+
+    second = commands.begin(*run("day", "b"))
+
+    assert second.end() == 4
+    assert "stores no texts or can't read all of them and leaves these jobs; to run them: parked work" in second.said
+    simulator.release()
+    assert first.end() == 0
+    assert states(books) == {"a": "succeeded", "b": "pending"}
 
 
 # --- killed ------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from parked.ledger.store import Cause, Filters, Reader
 from parked.plain import printable
 from parked.reasons import explain
 from parked.settings import Settings
-from parked.summary import remedy_of
+from parked.summary import message_of, remedy_of
 
 if TYPE_CHECKING:
     from parked.cli.frame import Subparsers
@@ -75,13 +75,7 @@ def as_json(args: argparse.Namespace, filters: Filters, reader: Reader, *, where
 def _causes(args: argparse.Namespace, filters: Filters, reader: Reader) -> tuple[list[Cause], list[tuple[Cause, str]]]:
     """All causes, the largest first; and those that are shown, with their messages."""
     causes = sorted(reader.causes(filters), key=lambda cause: (-cause.jobs, cause.first_parked_at))
-    return causes, [(cause, _message(reader, cause)) for cause in causes[: args.limit]]
-
-
-def _message(reader: Reader, cause: Cause) -> str:
-    """Return what was said when the example failed, scrubbed as it is stored; empty for an orphan."""
-    said = (attempt for attempt in reversed(reader.attempts(cause.example.id)) if attempt.message)
-    return next((attempt.message for attempt in said if attempt.fingerprint == cause.fingerprint), "")
+    return causes, [(cause, message_of(reader, cause.example.id, cause.fingerprint)) for cause in causes[: args.limit]]
 
 
 def _next(args: argparse.Namespace, cause: Cause) -> str:

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Final
 from parked.cli.exits import Exit
 from parked.cli.ledgers import existing_ledger
 from parked.cli.output import counted, hint
+from parked.cli.scrubbing import scrub
 from parked.cli.triage import CHANGED, ERASED_BEFORE, add_flags, do, read_flags, tell_done, tell_dry_run
-from parked.errors import LedgerUnavailable
 from parked.job import State
 from parked.settings import Settings
 
 if TYPE_CHECKING:
     from parked.cli.frame import Subparsers
-    from parked.ledger import Ledger
     from parked.ledger.operations import JobRow
 
 LEFT: Final = {
@@ -62,7 +61,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
             return Exit.OK
         erased = do(ledger, selection, lambda id: Erase(id, args.why))
         # Also after an earlier one that was broken off before this.
-        copies = _scrub(ledger, erased) if erased or selection.left[ERASED_BEFORE] else ""
+        copies = scrub(ledger, f"{counted(erased, 'job')} erased") if erased or selection.left[ERASED_BEFORE] else ""
         tell_done(args, ledger, selection, {"erased": erased, "scrubbed": not copies}, LEFT)
         hint(f"{counted(erased, 'job')} erased")
     if copies:
@@ -71,17 +70,6 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     if not erased and selection.left[ERASED_BEFORE]:
         hint("of those that were erased before, no copies are left in the ledger's files")
     return Exit.PENDING if selection.left.keys() - {ERASED_BEFORE} else Exit.OK
-
-
-def _scrub(ledger: Ledger, erased: int) -> str:
-    """Return why copies are left, and what to do; empty if none are."""
-    try:
-        return "" if ledger.scrub() else "others went on using it; give the command again when they are done"
-    except LedgerUnavailable as exc:
-        return f"{exc}. Once that is mended, give the command again: it goes on there"
-    except KeyboardInterrupt:
-        hint(f"{counted(erased, 'job')} erased; copies of their texts are left, so give the command again")
-        raise
 
 
 def _why_left(row: JobRow, *, again: Collection[int]) -> str | None:

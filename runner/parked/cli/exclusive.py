@@ -21,7 +21,7 @@ from parked.clock import iso_text, minute_text
 if TYPE_CHECKING:
     from parked.jobfile import Scan
     from parked.ledger import Ledger
-    from parked.ledger.operations import JobRow, OwnerRow, Run
+    from parked.ledger.operations import Called, JobRow, OwnerRow, Run
 
 LOOK_AGAIN_S: Final = 0.5
 
@@ -44,8 +44,10 @@ def enter_alone(ledger: Ledger, run: Run, *, quiet: bool) -> OwnerRow | None:
     return None
 
 
-def hand_over(args: argparse.Namespace, ledger: Ledger, scanned: Scan, run: Run) -> Exit | None:
-    """Have the run that is alive take up the jobs of a file; None: there is none, and this process has entered.
+def hand_over(args: argparse.Namespace, ledger: Ledger, scanned: Scan, run: Run, called: Called) -> Exit | None:
+    """Have the run that is alive take up the jobs of a file; None: there is none, and this process has entered `run`.
+
+    `called` is who calls and checks these jobs.
 
     Raises:
         JobConflict: an id was taken meanwhile for another payload; the jobs before it are accepted.
@@ -66,7 +68,7 @@ def hand_over(args: argparse.Namespace, ledger: Ledger, scanned: Scan, run: Run)
     with progress(scanned.jobs) as shown, noting() as signals:
         submission.take_on(
             ledger,
-            operations(scanned, args, run.called),
+            operations(scanned, args, called),
             counted_one=counted_one,
             goes_on=lambda: signals.first is None,
         )
@@ -78,7 +80,7 @@ def hand_over(args: argparse.Namespace, ledger: Ledger, scanned: Scan, run: Run)
     if args.json and args.out:
         as_json = {**tally.as_json(), **submission.models.as_json(), "run_by": run_by(other)}
         put_json({"ledger": ledger.where, **as_json})
-    takes_up = _takes_up(args, other, run)
+    takes_up = _takes_up(args, other, called)
     if args.quiet:
         hint(f"{tally.text()}; {takes_up}")
     else:
@@ -97,12 +99,16 @@ def run_by(other: OwnerRow | None) -> dict[str, Any] | None:
     return {"host": other.facts.host, "pid": other.facts.pid, "since": iso_text(other.run_began_at)}
 
 
-def _takes_up(args: argparse.Namespace, other: OwnerRow, run: Run) -> str:
+def _takes_up(args: argparse.Namespace, other: OwnerRow, called: Called) -> str:
+    from parked.ledger.operations import FILE_ALONE
+
+    theirs = None if other.run is None else other.run.called
     is_run = f"the pipeline {args.pipeline!r} is run by {_who(other)}"
-    if other.run == run:
+    if theirs == called:
         return f"{is_run}, which takes up what is pending"
     work = command_line(args, "work", *flag("--pipeline", args.pipeline), "--until-empty")
-    return f"{is_run}, which calls or checks in another way and leaves these jobs; to run them: {work}"
+    differs = "stores no texts or can't read all of them" if theirs == FILE_ALONE else "calls or checks in another way"
+    return f"{is_run}, which {differs} and leaves these jobs; to run them: {work}"
 
 
 def _who(other: OwnerRow) -> str:

@@ -39,6 +39,7 @@ COMMANDS: Final = {
     "discard": "parked.cli.discard",
     "restore": "parked.cli.restore",
     "erase": "parked.cli.erase",
+    "rekey": "parked.cli.rekey",
     "answers": "parked.cli.answers",
     "summary": "parked.cli.summary",
     "classify": "parked.cli.classify",

@@ -113,23 +113,19 @@ def command_for_pending(
     return command_line(args, command, "JOBS", *words, "--model", OTHER_MODEL)
 
 
-def tell_pending(ledger: Ledger, *, pipeline: str | None, go_on: str) -> int:
-    """Say how many jobs of a pipeline (None: of all) are pending, since when, and which command goes on with them.
-
-    Returns how many.
-    """
-    pending, text = _pending(ledger, pipeline)
-    if text is not None:
+def tell_pending(ledger: Ledger, *, pipeline: str | None, go_on: str) -> None:
+    """Say how many jobs of a pipeline (None: of all) are pending, since when, and which command goes on with them."""
+    if (text := pending_text(ledger, pipeline=pipeline)) is not None:
         hint(f"{text}; to go on: {go_on}")
-    return pending
 
 
 def pending_text(ledger: Ledger, *, pipeline: str | None) -> str | None:
     """`3 jobs of the pipeline 'nightly' pending since 2026-03-02 02:07Z`; None where none is."""
-    return _pending(ledger, pipeline)[1]
+    return pending_of(ledger, pipeline=pipeline)[1]
 
 
-def _pending(ledger: Ledger, pipeline: str | None) -> tuple[int, str | None]:
+def pending_of(ledger: Ledger, *, pipeline: str | None) -> tuple[int, str | None]:
+    """How many jobs of a pipeline (None: of all) are pending, and what `pending_text` says of them."""
     from parked.ledger.store import Filters
 
     filters = Filters(pipeline=pipeline)

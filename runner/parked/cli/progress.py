@@ -21,21 +21,21 @@ class Progress:
         if self._bar is not None:
             self._bar.set_description_str(text)
 
-    def advance(self, *, parked: int) -> None:
-        """One more job is done; `parked` is how many of all of them are parked."""
+    def advance(self, *, parked: int, by: int = 1) -> None:
+        """One more is done, or so many; `parked` is how many of all of them are parked."""
         if self._bar is None:
             return
         if parked:
             self._bar.set_postfix(parked=parked, refresh=False)
-        self._bar.update()
+        self._bar.update(by)
 
 
 @contextmanager
-def progress(total: int) -> Iterator[Progress]:
+def progress(total: int, *, unit: str = "job") -> Iterator[Progress]:
     if sys.stderr is None or not sys.stderr.isatty():
         yield Progress()
         return
     from tqdm import tqdm
 
-    with tqdm(total=total, unit="job", file=sys.stderr, dynamic_ncols=True) as bar:
+    with tqdm(total=total, unit=unit, file=sys.stderr, dynamic_ncols=True) as bar:
         yield Progress(bar)

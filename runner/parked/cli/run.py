@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from parked.jobfile import Scan
     from parked.ledger import Ledger
     from parked.ledger.operations import Called
-    from parked.pool import Pool
+    from parked.pool import Handful, Pool
     from parked.running import Running
 
 DEFAULT_CONCURRENCY: Final = 8  # what the smallest quotas bear; more is faster where the quota allows it
@@ -114,7 +114,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     from parked.gates import Gates
     from parked.jobfile import scan
     from parked.ledger import open_ledger
-    from parked.ledger.operations import Called, Run
+    from parked.ledger.operations import FILE_ALONE, Called, Run
     from parked.named import GEMINI, caller_named
     from parked.running import Running
     from parked.schema import keep, read_schema
@@ -156,16 +156,17 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
             caller=args.call or "",
             gates=Gates(rpm=args.rpm),
         )
-        this = Run(args.pipeline, Called(on.caller, on.checker))
+        takes_up, called = _can_take_up(ledger, args.pipeline), Called(on.caller, on.checker)
+        this = Run(args.pipeline, called if takes_up else FILE_ALONE)
         if not args.exclusive:
             ledger.enter_run(this)
-        elif (status := hand_over(args, ledger, scanned, this)) is not None:
+        elif (status := hand_over(args, ledger, scanned, this, called)) is not None:
             return status
         if out is None:
             out = stack.enter_context(open_answers(args.out, patience_s=CLOSING_S))
         # The SDK's 100,000 objects are here to stay: walked by each full collection they cost 5 % of a run.
         gc.freeze()
-        work = _Work(args, scanned, out, on, waits_s=waits_s)
+        work = _Work(args, scanned, out, on, waits_s=waits_s, takes_up=takes_up)
         run_draining(work.run())
         ledger.leave_run()  # before it is counted what is pending: of what is accepted later, others are told
         work.tell()
@@ -202,13 +203,14 @@ class _Work:
         on: Running,
         *,
         waits_s: float | None,
+        takes_up: bool,
     ) -> None:
         self._args, self._scanned, self._out, self._on, self._ledger = args, scanned, out, on, on.ledger
         self._waits_s = waits_s
         self._pauses = Pauses()
         self._tally = Tally(lines=scanned.lines, repeated=scanned.repeated, rejected=scanned.rejected)
         self._models = OtherModels()
-        self._takes_up = _can_take_up(on.ledger, args.pipeline)
+        self._takes_up = takes_up
         self._moved_away: set[int] = set()  # jobs of the file that another process has given another model meanwhile
         self._written: list[int] = []
         self._drain = Drain()
@@ -216,7 +218,6 @@ class _Work:
         self._answers_missing: Counter[str] = Counter()  # why answers of earlier runs can't be written -> jobs
 
     async def run(self) -> None:
-        from parked.claims import claiming
         from parked.leftovers import beside, failed_before
         from parked.pool import CHUNK, Pool
 
@@ -232,15 +233,7 @@ class _Work:
         sources = [pool.accepting(self._on, self._chunks())]
         if self._takes_up:
             failed = failed_before(self._on, (job for chunk in self._scanned.chunks(CHUNK) for job in chunk))
-            left_over = claiming(
-                pool,
-                self._find,
-                pipeline=self._args.pipeline,
-                until_empty=True,
-                patience_s=self._ledger.write_patience_s,
-                may_end=self._may_end,
-            )
-            sources = [beside(sources[0], self._on, failed), left_over]
+            sources = [beside(sources[0], self._on, failed), self._left_over(pool)]
         self._drain.watch(pool, drain_s=self._on.policy.drain_s)
         try:
             with progress(self._scanned.jobs) as shown, self._watching(pool, shown):
@@ -252,6 +245,27 @@ class _Work:
             self._hand_out()
             if (aclose := getattr(self._on.call_model, "aclose", None)) is not None:
                 await aclose()
+
+    async def _left_over(self, pool: Pool) -> AsyncIterator[Handful]:
+        """What is pending besides the file, until some of it turns out to be unreadable here: then it is left."""
+        from parked.claims import claiming
+        from parked.ledger.operations import FILE_ALONE, Run
+
+        claimed = claiming(
+            pool,
+            self._find,
+            pipeline=self._args.pipeline,
+            until_empty=True,
+            patience_s=self._ledger.write_patience_s,
+            may_end=self._may_end,
+        )
+        try:
+            async for handful in claimed:
+                yield handful
+        except TextMissing:  # another process has it encrypted with a key that isn't here, since this run began
+            self._takes_up = False
+            # Whoever hands jobs over from now on is told that this run leaves them.
+            await asyncio.to_thread(self._ledger.enter_run, Run(self._args.pipeline, FILE_ALONE))
 
     @contextmanager
     def _watching(self, pool: Pool, shown: Progress) -> Iterator[None]:

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
 
     since = moment_of("--since", args.since, now=time.time())
     with existing_ledger(settings) as ledger, ledger.ask() as reader:
-        summary = summarise(reader, where=ledger.where, since=since)
+        summary = summarise(reader, where=ledger.where, since=since, messages=settings.export_messages)
     commands = [command_line(args, *words) for words in next_commands(summary)]
     if args.json:
         put_json(as_json(summary, commands))

@@ -16,10 +16,10 @@ from parked.cli.output import command_line, counted, flag, hint, put_json, same_
 from parked.cli.pending import (
     Pauses,
     command_for_pending,
+    pending_of,
     refuse_omitted,
     refuse_unreadable,
     tell_orphans,
-    tell_pending,
 )
 from parked.errors import SettingsError
 from parked.job import ANSWERED, State, check_name
@@ -59,12 +59,18 @@ def add_parser(subparsers: Subparsers) -> None:
         default=DEFAULT_CONCURRENCY,
         help=f"calls at a time, of all pipelines together, default {DEFAULT_CONCURRENCY}",
     )
+    parser.add_argument("--parked-ok", action="store_true", help="exit with 0 also if jobs are parked")
+    parser.add_argument(
+        "--quiet", action="store_true", help="say nothing if nothing is left to be done, else one line; for cron"
+    )
 
 
 def run(args: argparse.Namespace, settings: Settings) -> int:
     if args.pipeline is not None:
         check_name("--pipeline", args.pipeline)
     refuse_omitted(settings, "work")
+    if args.quiet:
+        logging.getLogger().setLevel(logging.ERROR)  # a pause that ended in time is no reason for a mail
 
     from parked.tracing import tracing
 
@@ -116,30 +122,52 @@ class _Work:
     def tell(self) -> int:
         """The last lines, and the status that says it."""
         args, ended = self._args, self._ended
-        if ended[State.PARKED]:
-            words = flag("--pipeline", args.pipeline) if args.pipeline is not None else []
-            hint(f"to see what is parked and why: {command_line(args, 'list', *words)}")
-        self._pauses.tell(self._with_another_model)
-        pending = tell_pending(self._ledger, pipeline=args.pipeline, go_on=same_command(args))
-        answered = sum(ended[state] for state in ANSWERED)
+        pending, text = pending_of(self._ledger, pipeline=args.pipeline)
+        status = self._exit(pending)
         if args.json:
             put_json(
                 {
                     "ledger": self._ledger.where,
-                    "answered": answered,
+                    "answered": self._answered,
                     "parked": ended[State.PARKED],
                     "handed_back": ended[State.PENDING],
                     "pending": pending,
                 }
             )
-        parts = [(answered, "answered"), (ended[State.PARKED], "parked"), (ended[State.PENDING], "handed back")]
+        to_go_on = [f"{text}; to go on: {same_command(args)}"] if text is not None else []
+        if args.quiet:
+            if status is not Exit.OK:
+                whys = [f"why: {self._command_for_parked('causes')}"] if ended[State.PARKED] else []
+                hint("; ".join(part for part in (self._text(), self._pauses.text(), *whys, *to_go_on) if part))
+            return status
+        if ended[State.PARKED]:
+            hint(f"to see what is parked and why: {self._command_for_parked('list')}")
+        self._pauses.tell(self._with_another_model)
+        for line in (*to_go_on, self._text()):
+            hint(line)
+        return status
+
+    @property
+    def _answered(self) -> int:
+        return sum(self._ended[state] for state in ANSWERED)
+
+    def _text(self) -> str:
+        """`2 jobs: 1 answered, 1 parked`."""
+        ended = self._ended
+        parts = [(self._answered, "answered"), (ended[State.PARKED], "parked"), (ended[State.PENDING], "handed back")]
         told = ", ".join(f"{number} {what}" for number, what in parts if number) or "nothing to do"
-        hint(f"{counted(ended.total(), 'job')}: {told}")
+        return f"{counted(ended.total(), 'job')}: {told}"
+
+    def _exit(self, pending: int) -> Exit:
         if self._drain.received is not None:
             return self._drain.exit()
         if pending:
             return Exit.PENDING
-        return Exit.PARKED if ended[State.PARKED] else Exit.OK
+        return Exit.PARKED if self._ended[State.PARKED] and not self._args.parked_ok else Exit.OK
+
+    def _command_for_parked(self, command: str) -> str:
+        words = flag("--pipeline", self._args.pipeline) if self._args.pipeline is not None else []
+        return command_line(self._args, command, *words)
 
     def _with_another_model(self, model: str) -> str:
         """What to type so that what is pending for a model is run with another."""

@@ -400,6 +400,12 @@ class Books(ABC):
         )
         return results
 
+    def rekey(self, rows: Sequence[op.Rekey]) -> list[None]:
+        self._settle()
+        self.jobs_by_id(list({row.job for row in rows}))  # locked before their texts, as by all that write those
+        self.rekey_texts(rows)
+        return [None] * len(rows)
+
     def note_delivery(self, rows: Sequence[op.NoteDelivery]) -> list[None]:
         self._settle()
         jobs = self.jobs_by_id([row.id for row in rows])
@@ -678,6 +684,10 @@ class Books(ABC):
     @abstractmethod
     def erase_texts(self, why: Mapping[int, str]) -> None:
         """Of these jobs, by id: empty payloads, answer and messages, and note when and why if that isn't noted yet."""
+
+    @abstractmethod
+    def rekey_texts(self, rows: Sequence[op.Rekey]) -> None:
+        """Write each text and, with the first payload, the identity of its job, where they still are as they were."""
 
     @abstractmethod
     def forget_jobs(self, ids: Sequence[int]) -> list[int]:

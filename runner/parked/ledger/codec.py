@@ -6,12 +6,14 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Container
+from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from parked.errors import InvalidJob, LedgerUnavailable, TextMissing
 
 PLAIN = "json"  # JSON in ASCII, as it is
 TEXT = "text"  # an answer that JSON can't hold: its text, JSON-encoded
+MESSAGE = "message"  # the message of an attempt where it goes as a body: in UTF-8
 SEALED = "fernet:"  # begins the codec of a body that is encrypted; the codec of what is in it follows
 OMITTED = "omitted"  # never stored: whoever handed it in has it
 ERASED = "erased"  # removed for good by a person; nothing is left to decode
@@ -22,6 +24,14 @@ MAX_DEPTH: Final = 500
 _TOO_DEEP: Final = f"nested deeper than {MAX_DEPTH} levels"
 _AS_IT_IS: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _SORTED: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"), sort_keys=True)
+
+
+class TextKind(StrEnum):
+    """What a text of a ledger is."""
+
+    PAYLOADS = "payloads"
+    ANSWERS = "answers"
+    MESSAGES = "messages"  # of attempts
 
 
 class Body(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from parked.job import State
-from parked.ledger.codec import Body
+from parked.ledger.codec import Body, TextKind
 from parked.verdict import Kind, Reason, Scope, Verdict
 
 
@@ -190,6 +190,9 @@ class Called(NamedTuple):
     checker: str
 
 
+FILE_ALONE = Called("", "")  # entered by a run that takes up nothing but what its file holds
+
+
 class Lane(NamedTuple):
     """Pending jobs that can be run alike: of one pipeline and one model, with the same caller and check."""
 
@@ -337,6 +340,21 @@ class Erase(NamedTuple):
 
     id: int
     why: str
+
+
+class Rekey(NamedTuple):
+    """Keep a text in another way, if it still is kept as it was read. Answered with None.
+
+    `was_hash` and `hash` are the identity of its job, which goes with the first payload; else None.
+    """
+
+    kind: TextKind
+    job: int
+    number: int  # of the payload's revision, or of the message's attempt
+    was: Body
+    body: Body
+    was_hash: bytes | None
+    hash: bytes | None
 
 
 class Forget(NamedTuple):
@@ -587,6 +605,7 @@ Operation = (
     | Restore
     | Mend
     | Erase
+    | Rekey
     | Forget
     | HandOut
     | NoteDelivery

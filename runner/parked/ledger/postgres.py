@@ -21,7 +21,7 @@ import psycopg
 from parked.errors import LedgerUnavailable, SettingsError
 from parked.ledger import operations as op
 from parked.ledger.books import COUNTED, SET_BY_THE_LATEST, Books, is_meant
-from parked.ledger.codec import ERASED, Body
+from parked.ledger.codec import ERASED, Body, TextKind
 from parked.ledger.migrations import Upgrade, Upgraded, apply, bring_up_to_date, migrations
 from parked.ledger.moves import ANOTHER_MODEL, AttemptState, Change
 from parked.ledger.operations import JobRow
@@ -34,6 +34,8 @@ from parked.ledger.rows import (
     CLOSED,
     FOUND,
     MOVED,
+    REKEYED_BODY,
+    REKEYED_MESSAGE,
     accepted_columns,
     attempt_state,
     closing_columns,
@@ -43,6 +45,7 @@ from parked.ledger.rows import (
     moved_columns,
     owner_row,
     pause_rows,
+    rekeyed_columns,
 )
 from parked.ledger.statements import load
 from parked.ledger.store import ConnectionLost, Contended, InDoubt
@@ -420,6 +423,21 @@ class PostgresStore(Books):
         if why:
             for name in ("erase_payloads", "erase_answer", "erase_messages", "note_erasure"):
                 self._do(name, jobs=list(why), whys=list(why.values()), codec=ERASED, now=self.now)
+
+    def rekey_texts(self, rows: Sequence[op.Rekey]) -> None:
+        for kind in TextKind:
+            given = [rekeyed_columns(row) for row in rows if row.kind is kind]
+            if given:
+                names = REKEYED_MESSAGE if kind is TextKind.MESSAGES else REKEYED_BODY
+                self._do(f"rekey_{kind}", **dict(zip(names, map(list, zip(*given, strict=True)), strict=True)))
+        hashes = [row for row in rows if row.hash != row.was_hash]
+        if hashes:
+            self._do(
+                "rekey_identities",
+                hash=[row.hash for row in hashes],
+                job=[row.job for row in hashes],
+                was_hash=[row.was_hash for row in hashes],
+            )
 
     def forget_jobs(self, ids: Sequence[int]) -> list[int]:
         return [id for (id,) in self._do("forget_jobs", ids=list(ids))] if ids else []

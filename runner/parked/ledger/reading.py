@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, Protocol
 from parked.errors import ParkedError, TextMissing
 from parked.job import State
 from parked.ledger.books import SET_BY_THE_LATEST
-from parked.ledger.codec import Body, decode, identity
+from parked.ledger.codec import Body, TextKind, decode, identity
 from parked.ledger.counters import Metric
 from parked.ledger.labels import Labels
 from parked.ledger.migrations import migrations
@@ -32,11 +32,13 @@ from parked.ledger.store import (
     Filters,
     Imbalance,
     KeptPace,
+    KeptText,
+    KeyUse,
     Revision,
     Sent,
     Undelivered,
 )
-from parked.ledger.vault import Vault
+from parked.ledger.vault import Vault, message_body
 
 NAMED_AT_MOST: Final = 100  # ids in one finding of the audit
 LONGEST_DELIVERY_WAIT_S: Final = 86_400.0
@@ -281,6 +283,21 @@ class SqlReader(ABC):
     def unreadable(self, state: State, *, pipeline: str | None = None) -> dict[int, str]:
         rows = self._ask("payloads_kept_otherwise", state=state, pipeline=pipeline)
         return {id: why for id, *kept in rows if (why := self._vault.why_unreadable(*kept)) is not None}
+
+    def keys_used(self) -> list[KeyUse]:
+        return [KeyUse(*row) for row in self._ask("keys_used")]
+
+    def identity_keys(self) -> dict[str, int]:
+        return dict(self._ask("identity_keys").fetchall())
+
+    def kept_otherwise(
+        self, kind: TextKind, key_id: str | None, *, after: tuple[int, int], limit: int
+    ) -> Iterator[KeptText]:
+        job, number = after
+        values = {"key_id": key_id, "job": job, "number": number, "limit": limit}
+        for job, number, codec, key, data, hashed in self.stream(self.sql[f"{kind}_under_other_keys"], values):
+            body = Body(codec, key, data) if kind is not TextKind.MESSAGES else message_body(data, key)
+            yield KeptText(kind, job, number, body, hashed)
 
     # --- the rest ---
 

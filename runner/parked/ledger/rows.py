@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from parked.job import State
-from parked.ledger.codec import Body
+from parked.ledger.codec import Body, TextKind
 from parked.ledger.moves import AttemptState, Closed
-from parked.ledger.operations import Called, JobRow, OwnerFacts, OwnerRow, PauseRow, Run
+from parked.ledger.operations import Called, JobRow, OwnerFacts, OwnerRow, PauseRow, Rekey, Run
 from parked.ledger.store import AnswerRow, AttemptRow
+from parked.ledger.vault import message_text
 from parked.verdict import Kind, Reason, Scope
 
 _STATES: Final[Mapping[str | None, State | None]] = {None: None, **{state.value: state for state in State}}
@@ -119,6 +120,18 @@ def moved_columns(row: JobRow) -> tuple[Any, ...]:
 def found_columns(was: JobRow) -> tuple[Any, ...]:
     """By what a job is known as the move found it."""
     return str(was.state), was.owner_id, was.calls
+
+
+REKEYED_BODY: Final = ("codec", "key_id", "body", "job", "number", "was_codec", "was_key_id")
+REKEYED_MESSAGE: Final = ("key_id", "message", "job", "number", "was_key_id", "was_message")
+
+
+def rekeyed_columns(row: Rekey) -> tuple[Any, ...]:
+    """What is written of a text (codec, key, body), and by what it is found again; messages have no codec."""
+    at, was, now = (row.job, row.number), row.was, row.body
+    if row.kind is TextKind.MESSAGES:
+        return (now.key_id, message_text(now), *at, was.key_id, message_text(was))
+    return (now.codec, now.key_id, now.data, *at, was.codec, was.key_id)
 
 
 def closing_columns(closed: Closed) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 from parked.errors import LedgerMissing, LedgerUnavailable, SettingsError
 from parked.ledger import operations as op
 from parked.ledger.books import SET_BY_THE_LATEST, Books
-from parked.ledger.codec import ERASED, Body
+from parked.ledger.codec import ERASED, Body, TextKind
 from parked.ledger.migrations import Upgrade, Upgraded, apply, bring_up_to_date, migrations
 from parked.ledger.moves import ANOTHER_MODEL, AttemptState, Change
 from parked.ledger.newfile import new_file
@@ -30,6 +30,7 @@ from parked.ledger.rows import (
     moved_columns,
     owner_row,
     pause_rows,
+    rekeyed_columns,
 )
 from parked.ledger.scrubbing import scrub
 from parked.ledger.sqlite_copy import write_copy
@@ -336,6 +337,13 @@ class SqliteStore(Books):
         erased = [{"job": job, "why": said, "codec": ERASED, "now": self.now} for job, said in why.items()]
         for statement in ("erase_payloads", "erase_answer", "erase_messages", "note_erasure"):
             self._connection.executemany(SQL[statement], erased)
+
+    def rekey_texts(self, rows: Sequence[op.Rekey]) -> None:
+        for kind in TextKind:
+            given = [rekeyed_columns(row) for row in rows if row.kind is kind]
+            self._connection.executemany(SQL[f"rekey_{kind}"], given)
+        hashes = [(row.hash, row.job, row.was_hash) for row in rows if row.hash != row.was_hash]
+        self._connection.executemany(SQL["rekey_identities"], hashes)
 
     def forget_jobs(self, ids: Sequence[int]) -> list[int]:
         return [id for (id,) in self._connection.execute(SQL["forget_jobs"], {"ids": json.dumps(ids)})]

@@ -6,7 +6,7 @@ the writer opened. `Reader` only asks.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from parked.errors import LedgerUnavailable
 from parked.job import State
 from parked.ledger import operations as op
-from parked.ledger.codec import Body
+from parked.ledger.codec import Body, TextKind
 from parked.ledger.labels import Labels
 from parked.ledger.migrations import Upgraded
 from parked.ledger.operations import JobRow, OwnerRow
@@ -127,6 +127,7 @@ class Store(Protocol):
     def restore(self, rows: Sequence[op.Restore]) -> Sequence[JobRow | Exception]: ...
     def mend(self, rows: Sequence[op.Mend]) -> Sequence[JobRow | Exception]: ...
     def erase(self, rows: Sequence[op.Erase]) -> Sequence[JobRow | Exception]: ...
+    def rekey(self, rows: Sequence[op.Rekey]) -> Sequence[None]: ...
     def forget(self, rows: Sequence[op.Forget]) -> Sequence[int]: ...
     def hand_out(self, rows: Sequence[op.HandOut]) -> Sequence[None]: ...
     def note_delivery(self, rows: Sequence[op.NoteDelivery]) -> Sequence[None]: ...
@@ -306,6 +307,24 @@ class Imbalance(NamedTuple):
     job_ids: tuple[str, ...] = ()  # where single rows can be named
 
 
+class KeyUse(NamedTuple):
+    """How many texts of a kind are encrypted with a key."""
+
+    what: str  # a `TextKind`; `pending`: of the payloads, those that pending jobs send
+    key_id: str | None  # None: they are plain
+    number: int
+
+
+class KeptText(NamedTuple):
+    """A text as it is kept."""
+
+    kind: TextKind
+    job: int
+    number: int  # of the payload's revision, or of the message's attempt
+    body: Body
+    payload_hash: bytes | None  # the job's identity, of a payload that was accepted; else None
+
+
 class BodiesRead(NamedTuple):
     number: int
     broken: list[Imbalance]
@@ -363,6 +382,20 @@ class Reader(Protocol):
 
         Erased ones, which their rows tell of, are not among them.
         """
+        ...
+
+    def keys_used(self) -> list[KeyUse]:
+        """With which keys texts are encrypted. Looks at every row, but at no text."""
+        ...
+
+    def identity_keys(self) -> dict[str, int]:
+        """With which keys payload hashes were made: {key id: jobs}. Looks at every job."""
+        ...
+
+    def kept_otherwise(
+        self, kind: TextKind, key_id: str | None, *, after: tuple[int, int], limit: int
+    ) -> Iterable[KeptText]:
+        """Texts that aren't encrypted with this key (None: that are encrypted), behind a job and number, in order."""
         ...
 
     def erasure(self, id: int) -> Erasure | None: ...

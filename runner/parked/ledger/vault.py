@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from parked.errors import LedgerUnavailable, SettingsError, TextMissing
 from parked.ledger import operations as op
-from parked.ledger.codec import NOT_KEPT, SEALED, Body, why_unreadable
+from parked.ledger.codec import MESSAGE, NOT_KEPT, SEALED, Body, why_unreadable
 
 if TYPE_CHECKING:
     from cryptography.fernet import Fernet
@@ -50,6 +50,16 @@ class Vault:
     def changes_operations(self) -> bool:
         """Whether operations have to go through `kept`."""
         return bool(self._keys) or self.omits
+
+    @property
+    def sealing_key_id(self) -> str | None:
+        """With which key new texts are encrypted; None: they aren't."""
+        return self._first or None
+
+    @property
+    def key_ids(self) -> frozenset[str]:
+        """The keys that are there."""
+        return frozenset(self._keys)
 
     # --- on the way in ---
 
@@ -153,6 +163,18 @@ class Vault:
                 ) from None
             self._fernets[id] = Fernet(self._keys[id])
         return self._fernets[id]
+
+
+def message_body(text: str, key: str | None) -> Body:
+    """The message of an attempt, as it is kept, as a body."""
+    if key is None:
+        return Body(MESSAGE, None, text.encode("utf-8", "surrogatepass"))
+    return Body(SEALED + MESSAGE, key, text.encode("ascii", "replace"))
+
+
+def message_text(body: Body) -> str:
+    """The reverse of `message_body`."""
+    return body.data.decode("utf-8", "surrogatepass")
 
 
 PLAIN_VAULT: Final = Vault()

@@ -44,6 +44,7 @@ METHODS: Final[dict[type, str]] = {
     op.Restore: "restore",
     op.Mend: "mend",
     op.Erase: "erase",
+    op.Rekey: "rekey",
     op.Forget: "forget",
     op.HandOut: "hand_out",
     op.NoteDelivery: "note_delivery",
@@ -91,6 +92,7 @@ BODIES: Final[dict[type, Callable[[Any], Body | None]]] = {
     op.TakeOver: _PAYLOAD,
     op.Mend: _PAYLOAD,
     op.Answer: attrgetter("answer"),
+    op.Rekey: attrgetter("body"),
 }
 
 _log = logging.getLogger("parked.ledger")

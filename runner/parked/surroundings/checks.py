@@ -7,9 +7,10 @@ from typing import Final, NamedTuple
 
 from parked.ledger.labels import MAX_PAIRS, MAX_PIPELINES, OTHER
 from parked.reasons import explain
+from parked.settings import StoredBodies
 from parked.surroundings import certificates, clocks, key, machines, proxies, rights
 from parked.surroundings.finding import Finding, Level, attention, broken, ok, skipped, worst
-from parked.surroundings.seeing import PACKAGES, Api, Ledger, NoLedger, NotAsked, Place, Seen, Trouble
+from parked.surroundings.seeing import PACKAGES, Api, Ledger, NoLedger, NotAsked, NoVault, Place, Seen, Trouble
 from parked.surroundings.volumes import REACHED_BY_OTHERS, Kind
 from parked.verdict import Kind as FailureKind
 from parked.verdict import Reason
@@ -51,6 +52,7 @@ def _python(seen: Seen) -> Finding:
     if "" in extras:
         return broken("google-genai isn't installed", "install parked with its dependencies: pip install parked")
     needed = {"notify": seen.settings.notify is not None, "postgres": not _is_sqlite(seen)}
+    needed["encrypted"] = seen.settings.store is StoredBodies.ENCRYPTED
     for extra, is_needed in needed.items():
         if is_needed and extra in extras:
             return broken(
@@ -206,6 +208,30 @@ def _labels(seen: Seen) -> Finding:
     )
 
 
+def _texts(seen: Seen) -> Finding:
+    match seen.texts:
+        case NoVault(why):
+            return broken(*_parted(why))
+        case Trouble(why):
+            return skipped(f"those that are encrypted can't be counted: {why}")
+        case NotAsked(why):
+            return skipped(why)
+        case found:
+            pass
+    if not found.locked:
+        return ok(
+            f"{found.encrypted} are encrypted, and the keys are there" if found.encrypted else "none is encrypted"
+        )
+    said = "; ".join(
+        f"{number} are encrypted with the key {id}, which is none of PARKED_STORE_KEYS"
+        for id, number in sorted(found.locked.items())
+    )
+    remedy = "add that key there, behind the first; docs/security.md says what can be done if it is lost"
+    if found.pending:
+        return broken(f"{said}; pending jobs can't be run without: {found.pending}", remedy)
+    return attention(said, remedy)
+
+
 # --- the way to the API ----------------------------------------------------------------------------------------
 
 
@@ -262,6 +288,8 @@ def _key(seen: Seen) -> Finding:
             "no key is set; who runs jobs with the Gemini adapter needs one, a sidecar without auto-replay doesn't",
             "set GEMINI_API_KEY",
         )
+    if found.beside_file:
+        return broken(f"{found.beside_file} and {key.IN_A_FILE} are both set, and runs refuse that", "keep one of them")
     if found.fault:
         return broken(f"{found.variable} {found.fault}", key.REMEDY)
     if found.differs:
@@ -348,7 +376,7 @@ CHECKS: Final = (
     Check("server", _server),
     Check("clock", _clock),
     Check("labels", _labels),
-    # Here: stored bodies that can't be decrypted with the keys that are set.
+    Check("texts", _texts),
     Check("certificates", _certificates),
     Check("proxy", _proxy),
     Check("key", _key),

@@ -28,6 +28,21 @@ class Seen(NamedTuple):
     differs: bool = False  # both variables are set, and not to the same
     vertex: bool = False
     credentials_missing: str = ""  # a file that is named and isn't there
+    beside_file: str = ""  # a variable that is set besides the file: then no client is made
+
+
+def in_a_file(env: Mapping[str, str] | None = None) -> str | None:
+    """Return the key in the file that is named; None if none is. The SDK reads none by itself.
+
+    Raises:
+        SettingsError: the file can't be read or is empty, or a key is set in a variable, too.
+    """
+    env = os.environ if env is None else env
+    if not (path := env.get(IN_A_FILE)):  # empty: an overlay takes back what its base has set
+        return None
+    if name := _beside_file(env):
+        raise SettingsError(f"{name} and {IN_A_FILE} are both set; keep one of them")
+    return secret_in_file(GEMINI, path)
 
 
 def look(env: Mapping[str, str] | None = None) -> Seen:
@@ -40,7 +55,12 @@ def look(env: Mapping[str, str] | None = None) -> Seen:
         differs=bool(env.get(GOOGLE) and env.get(GEMINI)) and env.get(GOOGLE) != env.get(GEMINI),
         vertex=any(env.get(name, "").lower() in ("true", "1") for name in VERTEX),
         credentials_missing=credentials if credentials and not Path(credentials).is_file() else "",
+        beside_file=_beside_file(env),
     )
+
+
+def _beside_file(env: Mapping[str, str]) -> str:
+    return next((name for name in (GEMINI, GOOGLE) if env.get(name)), "") if env.get(IN_A_FILE) else ""
 
 
 def _fault(variable: str, value: str) -> str:

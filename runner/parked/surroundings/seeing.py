@@ -7,6 +7,7 @@ import platform
 import sqlite3
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
@@ -36,6 +37,7 @@ PACKAGES: Final = {
     "waitress": "exporter",
     "psycopg": "postgres",
     "apprise": "notify",
+    "cryptography": "encrypted",
 }
 
 
@@ -62,6 +64,18 @@ class Ledger(NamedTuple):
     labels: frozenset[tuple[str, str]]  # pairs of pipeline and model that are counted by name
     size_bytes: int
     lacking_rights: tuple[str, ...]
+
+
+class Texts(NamedTuple):
+    """How many texts are encrypted, and with which keys."""
+
+    encrypted: int
+    locked: Mapping[str, int]  # by the id of a key that isn't there
+    pending: int  # jobs whose payload is locked
+
+
+class NoVault(NamedTuple):
+    why: str  # new texts couldn't be encrypted
 
 
 class NoLedger(NamedTuple):
@@ -103,6 +117,7 @@ class Seen(NamedTuple):
     unknown_settings: tuple[str, ...]
     python: Python
     ledger: Ledger | NoLedger | Trouble | NotAsked
+    texts: Texts | NoVault | Trouble | NotAsked
     place: Place | Trouble | NotAsked
     rights: rights.Seen | Trouble | NotAsked
     certificates: certificates.Seen | Trouble
@@ -120,6 +135,7 @@ def see(settings: SidecarSettings, wrong: Mapping[str, str], *, offline: bool) -
     no_key = key.look()
     looks: dict[str, Callable[[], Any]] = {
         "ledger": lambda: look_at_ledger(settings.ledger),
+        "texts": lambda: look_at_texts(settings),
         "place": lambda: look_at_place(path),
         "certificates": certificates.look,
         "proxy": lambda: proxies.look(connects=not offline),
@@ -128,9 +144,11 @@ def see(settings: SidecarSettings, wrong: Mapping[str, str], *, offline: bool) -
     }
     told = {name: NotAsked("not asked (--offline)") for name in ("api", "sidecar") if offline}
     if "ledger" in wrong:
-        told["ledger"] = NotAsked("its setting is wrong")
+        told["ledger"] = told["texts"] = NotAsked("its setting is wrong")
     elif offline and path is None:
-        told["ledger"] = NotAsked("not asked (--offline)")
+        told["ledger"] = told["texts"] = NotAsked("not asked (--offline)")
+    if wrong.keys() & {"store", "store_keys"}:
+        told["texts"] = NotAsked("their setting is wrong")
     if path is None:
         told["place"] = told["rights"] = NotAsked("")
     if not offline and no_key.variable is None and not no_key.vertex:
@@ -200,6 +218,30 @@ def look_at_ledger(url: str) -> Ledger | NoLedger:
         return NoLedger(str(exc), missing=True)
     except ParkedError as exc:
         return NoLedger(str(exc), missing=False)
+
+
+def look_at_texts(settings: SidecarSettings) -> Texts | NoVault | NotAsked:
+    from parked.ledger import look_into
+    from parked.ledger.vault import vault_of
+
+    try:
+        known = vault_of(settings).key_ids
+    except ParkedError as exc:
+        return NoVault(str(exc))
+    try:
+        with look_into(settings.ledger, patience_s=PATIENCE_S) as reader:
+            used = [(use.what, use.key_id, use.number) for use in reader.keys_used() if use.key_id is not None]
+    except LedgerMissing:
+        return NotAsked("there are none without a ledger")
+    locked = Counter[str]()
+    for what, key_id, number in used:
+        if key_id not in known and what != "pending":
+            locked[key_id] += number
+    return Texts(
+        encrypted=sum(number for what, _, number in used if what != "pending"),
+        locked=locked,
+        pending=sum(number for what, key_id, number in used if what == "pending" and key_id not in known),
+    )
 
 
 def look_at_place(path: Path | None) -> Place:

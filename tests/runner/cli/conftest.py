@@ -3,6 +3,7 @@
 import json
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,10 +110,21 @@ class Story:
 
 
 @pytest.fixture
-def story(url: str) -> Iterator[Story]:
-    ledger = open_ledger(url)
-    yield Story(ledger)
-    ledger.close()
+def telling(url: str) -> Callable[[], AbstractContextManager[Story]]:
+    """Returns a function that opens the ledger as the settings are then, for a story."""
+
+    @contextmanager
+    def tell() -> Iterator[Story]:
+        with open_ledger(url) as ledger:
+            yield Story(ledger)
+
+    return tell
+
+
+@pytest.fixture
+def story(telling: Callable[[], AbstractContextManager[Story]]) -> Iterator[Story]:
+    with telling() as story:
+        yield story
 
 
 def gemini_answer(text: str) -> dict[str, Any]:

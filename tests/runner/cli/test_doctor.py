@@ -22,6 +22,7 @@ from parked import owners
 from parked.cli import main
 from parked.ledger import open_ledger
 from parked.ledger import operations as op
+from parked.ledger.vault import key_id
 from parked.simulator import replies as reply
 from parked.surroundings.checks import CHECKS
 from parked.surroundings.seeing import Trouble, all_at_once
@@ -29,6 +30,8 @@ from servers import free_port, missing, sqlite_only
 
 PAGE = (Path(__file__).parents[3] / "docs" / "doctor.md").read_text("utf-8")
 BAD_KEY = "AIzaSy-not-a-real-key"
+STORE_KEY = "b2xkIG9sZCBvbGQgb2xkIG9sZCBvbGQgb2xkIG9sZCE="
+NEW_STORE_KEY = "bmV3IG5ldyBuZXcgbmV3IG5ldyBuZXcgbmV3IG5ldyE="
 
 
 @pytest.fixture(autouse=True)
@@ -170,6 +173,71 @@ def test_the_page_shows_what_the_command_prints(parked, story, api, monkeypatch)
             assert line in printed, line
 
 
+# --- encrypted texts ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def encrypt(monkeypatch):
+    """Returns a function that has texts encrypted from now on."""
+
+    def encrypt(*keys):
+        monkeypatch.setenv("PARKED_STORE", "encrypted")
+        monkeypatch.setenv("PARKED_STORE_KEYS", ",".join(keys))
+
+    return encrypt
+
+
+def test_texts_whose_key_is_missing_are_counted_by_key(doctor, encrypt, telling):
+    encrypt(STORE_KEY)
+    with telling() as story:
+        story.answered("a-1")
+        story.parked("a-2")
+    encrypt(NEW_STORE_KEY)
+    with telling() as story:
+        story.answered("a-3")
+
+    _, without = doctor()
+    encrypt(NEW_STORE_KEY, STORE_KEY)
+    _, with_it = doctor()
+
+    assert level(without, "texts") == "attention"
+    assert without["texts"]["found"] == (  # two payloads, an answer and a message
+        f"4 are encrypted with the key {key_id(STORE_KEY)}, which is none of PARKED_STORE_KEYS"
+    )
+    assert without["texts"]["next"].startswith("add that key there, behind the first")
+    assert with_it["texts"]["found"] == "6 are encrypted, and the keys are there"
+
+
+def test_pending_jobs_whose_key_is_missing_are_broken(doctor, encrypt, telling, monkeypatch):
+    encrypt(STORE_KEY)
+    with telling() as story:
+        story.pending("a-1")
+    monkeypatch.setenv("PARKED_STORE", "plain")
+    monkeypatch.delenv("PARKED_STORE_KEYS")
+
+    status, findings = doctor()
+
+    assert (status, level(findings, "texts")) == (3, "broken")
+    assert findings["texts"]["found"].endswith("; pending jobs can't be run without: 1")
+
+
+def test_encrypting_without_a_key_is_broken(doctor, monkeypatch):
+    monkeypatch.setenv("PARKED_STORE", "encrypted")
+
+    status, findings = doctor()
+
+    assert (status, level(findings, "texts")) == (3, "broken")
+    assert findings["texts"]["next"].startswith("make one with `openssl rand")
+
+
+def test_a_plain_ledger_has_nothing_encrypted(doctor, story):
+    story.answered("a-1")
+
+    _, findings = doctor()
+
+    assert (level(findings, "texts"), findings["texts"]["found"]) == ("ok", "none is encrypted")
+
+
 # --- the key and the way to the API ---------------------------------------------------------------------------------
 
 
@@ -245,6 +313,23 @@ def test_a_key_in_a_file_is_looked_at_like_any_other(doctor, monkeypatch, tmp_pa
     ended, findings = doctor("--offline")
 
     assert (ended, findings["key"]["found"]) == (status, found)
+
+
+@pytest.mark.parametrize("variable", ["GEMINI_API_KEY", "GOOGLE_API_KEY"])
+def test_a_key_that_is_set_besides_a_file_is_as_broken_as_a_run_finds_it(
+    parked, doctor, jobs, monkeypatch, tmp_path, variable
+):
+    (tmp_path / "key").write_text("AIza\n")
+    monkeypatch.setenv("GEMINI_API_KEY_FILE", str(tmp_path / "key"))
+    monkeypatch.setenv(variable, "AIza")
+
+    status, findings = doctor("--offline")
+    ran = parked("run", jobs("one"), "--out", "answers.jsonl")
+
+    assert (status, ran.status, level(findings, "key")) == (3, 2, "broken")
+    assert findings["key"]["next"] == "keep one of them"
+    for said in (findings["key"]["found"], ran.err):
+        assert f"{variable} and GEMINI_API_KEY_FILE are both set" in said
 
 
 def test_two_keys_that_differ_are_pointed_out(doctor, monkeypatch):

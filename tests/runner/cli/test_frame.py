@@ -222,6 +222,7 @@ def test_the_documentation_names_every_field_of_the_json(parked, story):
         ["list"], ["causes"], ["show", "a", "--payload", "--answer"], ["answers"], ["summary"], ["classify", "429"],
         ["audit"], ["discard", "--all", "--reason", "r"], ["discard", "--all", "--reason", "r", "--apply"],
         ["erase", "--all", "--reason", "r", "--apply"], ["restore", "a"],
+        ["rekey"], ["rekey", "--apply"],
     ):  # fmt: skip
         for field in re.findall(r'"(\w+)":', parked(*words, "--json").out):
             assert f"`{field}`" in page

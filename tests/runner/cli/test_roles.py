@@ -63,6 +63,20 @@ def test_an_erasure_without_the_right_to_rewrite_says_so_and_the_owner_finishes_
     assert json.loads(parked(*words, "--ledger", as_role("migrate"), "--json").out)["scrubbed"] is True
 
 
+def test_a_rekeying_without_the_right_to_rewrite_says_so_and_the_owner_finishes_it(
+    parked, as_role, running, monkeypatch
+):
+    monkeypatch.setenv("PARKED_STORE", "encrypted")
+    monkeypatch.setenv("PARKED_STORE_KEYS", "b2xkIG9sZCBvbGQgb2xkIG9sZCBvbGQgb2xkIG9sZCE=")
+
+    said = parked("rekey", "--apply", "--ledger", as_role("run"))
+    again = parked("rekey", "--apply", "--ledger", as_role("migrate"))
+
+    assert (said.status, again.status) == (3, 0)
+    assert "1 text rekeyed\ncopies are left in the ledger's files: the ledger" in said.err
+    assert again.err == "0 texts rekeyed\n"
+
+
 def test_whoever_may_not_mark_answers_is_refused_new_ones_before_any_is_printed(parked, as_role, running):
     ledger, row = running
     ledger.record(answer(ledger, row))

@@ -6,7 +6,11 @@ import json
 
 import pytest
 
-from parked.ledger.vault import key_id
+from parked.gemini import CALLER as GEMINI
+from parked.ledger import open_ledger
+from parked.ledger import operations as op
+from parked.ledger.codec import encode, identity
+from parked.ledger.vault import Vault, key_id
 from parked.simulator import replies as reply
 
 KEY = "b2xkIG9sZCBvbGQgb2xkIG9sZCBvbGQgb2xkIG9sZCE="
@@ -113,6 +117,37 @@ def test_a_run_without_the_key_runs_its_file_and_leaves_what_it_can_not_read(par
     assert "with the file that they came from" in ran.err
 
 
+@pytest.fixture
+def hand_over(url, tmp_path, jobs):
+    """Returns a function that does what `run --exclusive` in another process does with its file while a run is alive:
+    accept its job, with another key.
+    """
+
+    def accept(key):
+        with open_ledger(url, vault=Vault([key], seals=True)) as ledger:
+            payload = {"contents": "of the other"}
+            ledger.record(
+                op.Accept("default", "", "other", "gemini-3.5-flash", encode(payload), identity(payload), GEMINI, "")
+            )
+
+    return accept
+
+
+def test_a_run_that_is_handed_a_job_which_it_can_not_read_ends_its_own_and_leaves_that_one(
+    parked, keep, jobs, api, hand_over, tmp_path
+):
+    keep("encrypted", KEY)
+    api.answers(lambda asked: hand_over(NEW_KEY) if asked.text == "first" else None)
+
+    ran = parked("run", jobs("first", "second", "third"), "--concurrency", "1", "--out", str(tmp_path / "out.jsonl"))
+
+    assert ran.status == 0, ran.err  # its own are answered
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 3
+    assert "1 job of the pipeline 'default' pending since" in ran.err
+    assert "with the file that they came from, since not all their payloads can be read here" in ran.err
+    assert json.loads(parked("show", "other", "--json").out)["job"]["state"] == "pending"
+
+
 def test_a_known_job_under_a_key_that_is_gone_is_no_conflict(night, keep):
     keep("encrypted", KEY)
     night()
@@ -163,7 +198,7 @@ def test_with_nothing_stored_pending_jobs_that_are_not_in_the_file_stay(parked, 
     assert "1 job of the pipeline 'default' pending since" in ran.err
 
 
-@pytest.mark.parametrize("words", [("submit", "jobs.jsonl"), ("work",)])
+@pytest.mark.parametrize("words", [("submit", "jobs.jsonl"), ("work",), ("run", "jobs.jsonl", "--exclusive")])
 def test_what_needs_the_ledger_to_hold_payloads_refuses_to_work_without(parked, keep, no_ledger, jobs, words):
     jobs("a")
     keep("none")

@@ -269,6 +269,36 @@ SELECT jobs.id, payloads.codec, payloads.key_id
  WHERE jobs.state = %(state)s AND (payloads.key_id IS NOT NULL OR payloads.codec = 'omitted')
    AND (%(pipeline)s::text IS NULL OR jobs.pipeline = %(pipeline)s);
 
+-- name: keys_used
+-- With which key what is encrypted (NULL: with none), and how much; a look at every row. `pending` is among `payloads`.
+SELECT 'payloads', key_id, count(*) FROM parked.payloads WHERE codec NOT IN ('erased', 'omitted') GROUP BY key_id
+UNION ALL
+SELECT 'answers', key_id, count(*) FROM parked.answers WHERE codec NOT IN ('erased', 'omitted') GROUP BY key_id
+UNION ALL
+SELECT 'messages', message_key_id, count(*) FROM parked.attempts WHERE message <> '' GROUP BY message_key_id
+UNION ALL
+SELECT 'pending', key_id, count(*)
+  FROM parked.jobs JOIN parked.payloads ON payloads.job = jobs.id AND payloads.revision = jobs.revision
+ WHERE state = 'pending' AND codec NOT IN ('erased', 'omitted') GROUP BY key_id;
+
+-- name: identity_keys
+-- With which keys the identities of payloads were made: a keyed one begins with the id of its key.
+SELECT encode(substr(payload_hash, 1, 4), 'hex'), count(*) FROM parked.jobs WHERE length(payload_hash) > 32 GROUP BY 1;
+
+-- name: payloads_under_other_keys
+SELECT payloads.job, payloads.revision, codec, key_id, body, CASE payloads.revision WHEN 0 THEN payload_hash END
+  FROM parked.payloads JOIN parked.jobs ON jobs.id = payloads.job
+ WHERE (payloads.job, payloads.revision) > (%(job)s, %(number)s) AND key_id IS DISTINCT FROM %(key_id)s::text AND codec NOT IN ('erased', 'omitted')
+ ORDER BY payloads.job, payloads.revision LIMIT %(limit)s;
+
+-- name: answers_under_other_keys
+SELECT job, 0, codec, key_id, body, NULL FROM parked.answers
+ WHERE (job, 0) > (%(job)s, %(number)s) AND key_id IS DISTINCT FROM %(key_id)s::text AND codec NOT IN ('erased', 'omitted') ORDER BY job LIMIT %(limit)s;
+
+-- name: messages_under_other_keys
+SELECT job, number, '', message_key_id, message, NULL FROM parked.attempts
+ WHERE (job, number) > (%(job)s, %(number)s) AND message_key_id IS DISTINCT FROM %(key_id)s::text AND message <> '' ORDER BY job, number LIMIT %(limit)s;
+
 -- name: has_answer
 -- No row: no answer is stored for this job.
 SELECT 1 FROM parked.answers WHERE job = %(job)s;
@@ -312,6 +342,36 @@ UPDATE parked.attempts SET message = '', message_key_id = NULL WHERE job = ANY(%
 
 -- name: note_erasure
 UPDATE parked.jobs SET erased_at = coalesce(erased_at, %(now)s) WHERE id = ANY(%(jobs)s::bigint[]);
+
+-- name: rekey_payloads
+-- Keep texts in another way.
+-- No row for one, here and below: it was erased, or kept in another way by somebody else.
+UPDATE parked.payloads SET codec = given.codec, key_id = given.key_id, body = given.body
+  FROM unnest(%(codec)s::text[], %(key_id)s::text[], %(body)s::bytea[], %(job)s::bigint[], %(number)s::bigint[],
+              %(was_codec)s::text[], %(was_key_id)s::text[])
+       AS given (codec, key_id, body, job, number, was_codec, was_key_id)
+ WHERE payloads.job = given.job AND payloads.revision = given.number
+   AND payloads.codec = given.was_codec AND payloads.key_id IS NOT DISTINCT FROM given.was_key_id;
+
+-- name: rekey_answers
+UPDATE parked.answers SET codec = given.codec, key_id = given.key_id, body = given.body
+  FROM unnest(%(codec)s::text[], %(key_id)s::text[], %(body)s::bytea[], %(job)s::bigint[], %(number)s::bigint[],
+              %(was_codec)s::text[], %(was_key_id)s::text[])
+       AS given (codec, key_id, body, job, number, was_codec, was_key_id)
+ WHERE answers.job = given.job AND 0 = given.number
+   AND answers.codec = given.was_codec AND answers.key_id IS NOT DISTINCT FROM given.was_key_id;
+
+-- name: rekey_messages
+UPDATE parked.attempts SET message_key_id = given.key_id, message = given.message
+  FROM unnest(%(key_id)s::text[], %(message)s::text[], %(job)s::bigint[], %(number)s::bigint[], %(was_key_id)s::text[],
+              %(was_message)s::text[]) AS given (key_id, message, job, number, was_key_id, was_message)
+ WHERE attempts.job = given.job AND attempts.number = given.number
+   AND attempts.message_key_id IS NOT DISTINCT FROM given.was_key_id AND attempts.message = given.was_message;
+
+-- name: rekey_identities
+UPDATE parked.jobs SET payload_hash = given.hash
+  FROM unnest(%(hash)s::bytea[], %(job)s::bigint[], %(was_hash)s::bytea[]) AS given (hash, job, was_hash)
+ WHERE jobs.id = given.job AND jobs.payload_hash = given.was_hash;
 
 -- name: texts
 -- Whether anything that erasing removes can still be read of a row of jobs.

@@ -197,6 +197,36 @@ SELECT jobs.id, payloads.codec, payloads.key_id
  WHERE jobs.state = :state AND (payloads.key_id IS NOT NULL OR payloads.codec = 'omitted')
    AND (:pipeline IS NULL OR jobs.pipeline = :pipeline);
 
+-- name: keys_used
+-- With which key what is encrypted (NULL: with none), and how much; a look at every row. `pending` is among `payloads`.
+SELECT 'payloads', key_id, count(*) FROM payloads WHERE codec NOT IN ('erased', 'omitted') GROUP BY key_id
+UNION ALL
+SELECT 'answers', key_id, count(*) FROM answers WHERE codec NOT IN ('erased', 'omitted') GROUP BY key_id
+UNION ALL
+SELECT 'messages', message_key_id, count(*) FROM attempts WHERE message <> '' GROUP BY message_key_id
+UNION ALL
+SELECT 'pending', key_id, count(*)
+  FROM jobs JOIN payloads ON payloads.job = jobs.id AND payloads.revision = jobs.revision
+ WHERE state = 'pending' AND codec NOT IN ('erased', 'omitted') GROUP BY key_id;
+
+-- name: identity_keys
+-- With which keys the identities of payloads were made: a keyed one begins with the id of its key.
+SELECT lower(hex(substr(payload_hash, 1, 4))), count(*) FROM jobs WHERE length(payload_hash) > 32 GROUP BY 1;
+
+-- name: payloads_under_other_keys
+SELECT payloads.job, payloads.revision, codec, key_id, body, CASE payloads.revision WHEN 0 THEN payload_hash END
+  FROM payloads JOIN jobs ON jobs.id = payloads.job
+ WHERE (payloads.job, payloads.revision) > (:job, :number) AND key_id IS NOT :key_id AND codec NOT IN ('erased', 'omitted')
+ ORDER BY payloads.job, payloads.revision LIMIT :limit;
+
+-- name: answers_under_other_keys
+SELECT job, 0, codec, key_id, body, NULL FROM answers
+ WHERE (job, 0) > (:job, :number) AND key_id IS NOT :key_id AND codec NOT IN ('erased', 'omitted') ORDER BY job LIMIT :limit;
+
+-- name: messages_under_other_keys
+SELECT job, number, '', message_key_id, message, NULL FROM attempts
+ WHERE (job, number) > (:job, :number) AND message_key_id IS NOT :key_id AND message <> '' ORDER BY job, number LIMIT :limit;
+
 -- name: has_answer
 -- No row: no answer is stored for this job.
 SELECT 1 FROM answers WHERE job = :job;
@@ -233,6 +263,20 @@ UPDATE attempts SET message = '', message_key_id = NULL WHERE job = :job;
 
 -- name: note_erasure
 UPDATE jobs SET erased_at = coalesce(erased_at, :now) WHERE id = :job;
+
+-- name: rekey_payloads
+-- Keep a text in another way.
+-- No row, here and below: it was erased, or kept in another way by somebody else.
+UPDATE payloads SET codec = ?, key_id = ?, body = ? WHERE job = ? AND revision = ? AND codec = ? AND key_id IS ?;
+
+-- name: rekey_answers
+UPDATE answers SET codec = ?, key_id = ?, body = ? WHERE job = ? AND ? = 0 AND codec = ? AND key_id IS ?;
+
+-- name: rekey_messages
+UPDATE attempts SET message_key_id = ?, message = ? WHERE job = ? AND number = ? AND message_key_id IS ? AND message = ?;
+
+-- name: rekey_identities
+UPDATE jobs SET payload_hash = ? WHERE id = ? AND payload_hash = ?;
 
 -- name: texts
 -- Whether anything that erasing removes can still be read of a row of jobs.
