@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from parked.calls import too_late
 from parked.errors import NotAnswered, SettingsError
 from parked.gemini import CALLER, answer_of, destination_of
 from parked.job import ANSWERED, Job, Outcome, check_name
@@ -203,7 +204,7 @@ class _Book:
             on = self._on
             raise NotAnswered(on.pipeline, on.batch, job.job_id, outcome.state, outcome.error_class)
         if not exchange.last:
-            raise TimeoutError(f"no answer within {self._on.policy.attempt_timeout_s:g} s")
+            raise too_late(self._on.policy.attempt_timeout_s)
         (came,) = exchange.last
         if isinstance(came, BaseException):
             raise came
