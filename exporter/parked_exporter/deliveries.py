@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from parked.answerfile import AnswerLine
+from parked.answers import not_run
 from parked.errors import TextMissing
 from parked.ledger import Ledger
 from parked.ledger import operations as op
@@ -93,11 +94,13 @@ def _due(ledger: Ledger, since: float, context: Context) -> list[Undelivered]:
 
 
 def _fault(function: Callable[[dict[str, Any]], object], answer: AnswerRow) -> str | None:
-    """Call the function; return what it raised and where. Not what that says: it may quote the answer."""
+    """Call the function; return what it raised and where, or left undone. Not the text of it: it may quote."""
     try:
         returned = function(AnswerLine.of(answer).as_dict())
         if inspect.isawaitable(returned):
             asyncio.run(_awaited(returned))
+        elif (unfinished := not_run(returned)) is not None:
+            return f"it returned a {type(unfinished).__name__} that nobody runs"
     except TextMissing:  # no fault of the function: the task fails until the key is there, and no try is used up
         raise
     except BaseException as exc:  # noqa: BLE001 - also SystemExit, which would end the task's thread and nothing else

@@ -7,7 +7,9 @@ content of the kind that was asked for, and JSON that parses where JSON was aske
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterable, Awaitable, Iterable, Iterator, Mapping
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, Final, NamedTuple
 
 from parked.request import either
@@ -30,6 +32,10 @@ _BESIDE: Final = frozenset({
 })  # fmt: skip
 _CALLS: Final = frozenset({"functionCall", "function_call", "toolCall", "tool_call"})
 _REPEAT_TAIL_CHARS: Final = 4_000
+_JSON_LEAVES: Final = frozenset({str, int, float, bool, type(None)})
+_JSON_TYPES: Final = _JSON_LEAVES | {dict, list, tuple}
+# An object that can be called is none of these: it may be an answer of some library's own.
+_NOT_RUN: Final = (Awaitable, Iterator, AsyncIterable, FunctionType, BuiltinFunctionType, MethodType, partial)
 
 
 class Usage(NamedTuple):
@@ -139,6 +145,29 @@ def is_blank(value: Any) -> bool:
     if isinstance(value, (Mapping, list, tuple, set, frozenset)):
         return not value
     return value is None
+
+
+def not_run(value: Any) -> Any:
+    """Return what of a value would still have to be awaited, called or read: it, or what it directly holds. Else None.
+
+    Its text could be kept, and would pass for an answer that nobody has ever asked for.
+    """
+    if type(value) in _JSON_LEAVES:
+        return None
+    held: Iterable[Any] = ()
+    if isinstance(value, Mapping):
+        held = value.values()
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        held = value
+    return next((each for each in (value, *held) if _is_not_run(each)), None)
+
+
+def _is_not_run(value: Any) -> bool:
+    if type(value) in _JSON_TYPES:
+        return False
+    return isinstance(value, _NOT_RUN) or (
+        type(value).__name__ == "Future" and type(value).__module__.startswith("concurrent.futures")
+    )
 
 
 def listed_flaw(rules: tuple[ValueRule, ...], what: str, value: str, told: Any = None) -> Flaw:

@@ -133,6 +133,11 @@ class Threads:
 _threads = Threads()
 
 
+def too_late(timeout_s: float) -> TimeoutError:
+    """What an attempt came to whose deadline passed."""
+    return TimeoutError(f"no answer within {timeout_s:g} s")
+
+
 def call_threads() -> Threads:
     """The threads of this process; one set for all runners, so that none leaves idle threads behind."""
     return _threads

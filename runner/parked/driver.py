@@ -221,7 +221,10 @@ class Driver:
         try:
             if self._acall is not None:
                 return Returned(await self._acall(ask.payload, ask.model))
-            return await self._call_in_thread(ask, hold)
+            outcome = await self._call_in_thread(ask, hold)
+            if isinstance(outcome, Returned) and inspect.isawaitable(outcome.value):
+                return Returned(await outcome.value)
+            return outcome
         except asyncio.CancelledError as exc:
             if _cancels_us():
                 raise

@@ -70,9 +70,9 @@ def judge_answer(value: Any, *, request: Mapping[str, Any] | None = None, allow_
     """Judge what a call returned.
 
     An `HttpAnswer`, a `GenerateContentResponse` and a mapping with `candidates`, `promptFeedback` or `error` are judged
-    as responses of the API. Any other value is a success unless it is None, blank or empty. `request` holds the facts
-    that the judgement needs (`request_facts`), or is the payload itself. `allow_truncated` takes text that stopped at
-    the token limit for an answer.
+    as responses of the API. Any other value is a success unless it is None, blank or empty, or still has to be run or
+    read (a coroutine, a stream). `request` holds the facts that the judgement needs (`request_facts`), or is the
+    payload itself. `allow_truncated` takes text that stopped at the token limit for an answer.
     """
     try:
         facts = request_facts(request) if request else {}
@@ -82,6 +82,8 @@ def judge_answer(value: Any, *, request: Mapping[str, Any] | None = None, allow_
             return _judge_response(response, facts, allow_truncated=allow_truncated)
         if answers.is_blank(value):
             return Judged(_shape_verdict("value.empty", f"the caller returned {_described(value)}"))
+        if (unfinished := answers.not_run(value)) is not None:
+            return Judged(_shape_verdict("value.not_run", _not_run_text(unfinished)))
         return Judged(_OWN_VALUE, answer=value, text=text_of(value))
     except Exception as exc:  # noqa: BLE001 - a foreign object may raise anything when it is looked at
         return Judged(_unreadable(exc))
@@ -419,6 +421,10 @@ def _failure(
 def _beginning(body: str | bytes) -> str:
     text = body[:400].decode("utf-8", "replace") if isinstance(body, bytes) else body[:400]
     return " ".join(text.split())
+
+
+def _not_run_text(value: Any) -> str:
+    return f"the caller returned a {type(value).__name__}, which is no answer yet; await, call or read it first"
 
 
 def _described(value: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from parked.check import Check, Checker, CheckerName
 from parked.errors import SettingsError
-from parked.running import CallModel
+from parked.running import CallModel, refuse_generator
 
 GEMINI = "parked.gemini:Gemini"
 
@@ -26,7 +26,9 @@ def caller_named(name: str, *, timeout_s: float) -> CallModel:
         from parked.gemini import Gemini
 
         return Gemini(timeout_s=timeout_s)
-    return function_named(name)
+    function = function_named(name)
+    refuse_generator(f"the caller {name}", function)
+    return function
 
 
 def names_a_function(name: str) -> bool:
@@ -47,6 +49,7 @@ def check_function(setting: str, name: str, *, arguments: tuple[str, ...]) -> No
         function = function_named(name)
     except SettingsError as exc:
         raise SettingsError(f"{setting}: {exc}") from exc
+    refuse_generator(setting, function)
     try:
         inspect.signature(function).bind(*arguments)
     except TypeError as exc:
@@ -68,7 +71,9 @@ def payload_check(name: str) -> Callable[[Any], None] | None:
         from parked.gemini import check_payload
 
         return check_payload
-    return getattr(function_named(name), "check_payload", None)
+    function = function_named(name)
+    refuse_generator(f"the caller {name}", function)
+    return getattr(function, "check_payload", None)
 
 
 def checker_named(name: str, *, mark: Callable[[str], Any]) -> Checker:

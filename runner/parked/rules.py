@@ -901,6 +901,9 @@ SHAPE_RULES: Final = {
         ShapeRule("value.empty", Reason.EMPTY_ANSWER,
                   "https://docs.python.org/3/library/stdtypes.html#truth-value-testing",
                   "a caller of one's own returned None, white space or an empty container"),
+        ShapeRule("value.not_run", Reason.CLIENT_FAULT, "https://docs.python.org/3/reference/datamodel.html#coroutines",
+                  "a caller of one's own returned what would still have to be run or read: a coroutine, a future, a"
+                  " generator, a stream, a function"),
         ShapeRule("value.rejected", Reason.MALFORMED_ANSWER,
                   "https://docs.python.org/3/library/functions.html#callable",
                   "the pipeline's own check found fault with an answer that is otherwise a success"),

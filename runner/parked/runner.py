@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections.abc import Iterable, Iterator
-from inspect import iscoroutinefunction
+from inspect import isawaitable, iscoroutinefunction
 from typing import TYPE_CHECKING, Any, assert_never
 
+from parked.awaiting import awaited
 from parked.calls import Call, call_threads
 from parked.course import NEVER_AN_OUTCOME, Ask, Effect, Hold, Inspect, Raised, Record, Reply, Turn, course
 from parked.errors import OwnerLost, ParkedError, SettingsError
@@ -92,7 +93,7 @@ class SyncDriver:
         begun = on.clock.monotonic()
         with trace.asking(ask.attempt):
             context = contextvars.copy_context()
-            call = call_threads().start(lambda: context.run(on.call_model, ask.payload, ask.model))
+            call = call_threads().start(lambda: context.run(self._call, ask))
             self._calls.add(call)
             try:
                 in_time = call.wait(on.policy.attempt_timeout_s)
@@ -112,6 +113,11 @@ class SyncDriver:
         if isinstance(call.outcome, Raised) and isinstance(call.outcome.error, NEVER_AN_OUTCOME):
             raise call.outcome.error
         return Reply(call.outcome, on.clock.monotonic() - begun, trace.attempt_ids())
+
+    def _call(self, ask: Ask) -> Any:
+        """Call the model, in a thread of its own. Whatever has to be awaited for the answer is awaited."""
+        returned = self._on.call_model(ask.payload, ask.model)
+        return awaited(returned, self._on.policy.attempt_timeout_s) if isawaitable(returned) else returned
 
     def _cut_off(self) -> None:
         for call in tuple(self._calls):

@@ -7,9 +7,10 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from inspect import isasyncgenfunction, isgeneratorfunction
 from typing import TYPE_CHECKING, Any, Protocol, Self, assert_never
 
-from parked.calls import Call
+from parked.calls import Call, too_late
 from parked.check import Check, CheckerName, checked
 from parked.course import Hold, Raised, Reply, Returned, Rules
 from parked.delay import next_pacific_midnight
@@ -69,8 +70,10 @@ class Running:
             raise SettingsError(
                 f"call_model must be a function (payload, model) -> answer, got {type(self.call_model).__name__}"
             )
+        refuse_generator("call_model", self.call_model)
         if self.check is not None and not callable(self.check):
             raise SettingsError(f"check must be a function of the answer, got {type(self.check).__name__}")
+        refuse_generator("check", self.check)
         self.caller = self.caller or name_of(self.call_model)
         check = name_of(self.check) if self.check else ""
         self.checker = self.checker or str(CheckerName(check, self.allow_truncated))
@@ -168,7 +171,7 @@ class Running:
     def timed_out(self, span: SpanIds) -> Reply:
         """The reply of an attempt whose deadline passed."""
         timeout_s = self.policy.attempt_timeout_s
-        return Reply(Raised(TimeoutError(f"no answer within {timeout_s:g} s")), timeout_s, span)
+        return Reply(Raised(too_late(timeout_s)), timeout_s, span)
 
     def late(self, hold: Hold) -> Callable[[Call], None]:
         """What to do with a call that was given up, should it still end: an answer that was paid for is kept."""
@@ -301,6 +304,20 @@ def acceptance(job: Job, pipeline: str, batch: str, called: op.Called) -> op.Acc
     check_keys(job, pipeline=pipeline, batch=batch, caller=called.caller, checker=called.checker)
     body, hashed = encode(job.payload), identity(job.payload)
     return op.Accept(pipeline, batch, job.job_id, job.model, body, hashed, called.caller, called.checker)
+
+
+def refuse_generator(what: str, function: object) -> None:
+    """Refuse a function whose call only makes a generator, and runs nothing of it.
+
+    Raises:
+        SettingsError: it yields.
+    """
+    of_class = getattr(type(function), "__call__", None)  # noqa: B004 - the method is wanted, not whether there is one
+    if any(isgeneratorfunction(each) or isasyncgenfunction(each) for each in (function, of_class)):
+        raise SettingsError(
+            f"{what} yields, so that calling it runs nothing; {name_of(function)} must return what it has to say,"
+            " whole: read a stream to its end first"
+        )
 
 
 def name_of(function: object) -> str:

@@ -179,7 +179,7 @@ MEANINGS: Final[dict[Reason, Meaning]] = {
     Reason.CLIENT_FAULT: Meaning(
         Kind.PERMANENT,
         Scope.PROJECT,
-        "this process failed before any request went out: credentials, CA store, closed client",
+        "this process failed before any request went out: credentials, CA store, closed client, a call not awaited",
         "fix the worker, then replay",
     ),
     Reason.RESOURCE_MISSING: Meaning(

@@ -16,6 +16,7 @@ from functools import wraps
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from parked.calls import too_late
 from parked.errors import LedgerUnavailable, NotAnswered, SettingsError
 from parked.gemini import CALLER, answer_of, destination_of
 from parked.job import ANSWERED, Job, Outcome, check_name
@@ -206,7 +207,7 @@ class _Book:
             on = self._on
             raise NotAnswered(on.pipeline, on.batch, job.job_id, outcome.state, outcome.error_class)
         if not exchange.last:
-            raise TimeoutError(f"no answer within {self._on.policy.attempt_timeout_s:g} s")
+            raise too_late(self._on.policy.attempt_timeout_s)
         return exchange.came()
 
     def unrecorded(self, job: Job, exchange: _Exchange, why: LedgerUnavailable) -> HttpResponse:

@@ -288,6 +288,20 @@ def test_a_function_that_has_to_be_awaited_is_awaited(recovered, module, deliver
     assert new_answers(ledger) == []
 
 
+def test_a_function_that_leaves_its_work_to_a_generator_has_not_taken_the_answer(
+    ledger, recovered, module, deliver, caplog
+):
+    module("def later(answer):\n    yield answer\n\ndef take(answer):\n    return later(answer)\n")
+    recovered()
+
+    deliver()
+
+    assert new_answers(ledger) == ["a-1"]
+    assert [record.parked_fields["fault"] for record in caplog.records if record.msg == "delivery_failed"] == [
+        "it returned a generator that nobody runs"
+    ]
+
+
 @pytest.mark.parametrize("ends", ["raise SystemExit(1)", "raise KeyboardInterrupt"])
 def test_a_function_that_would_end_the_program_fails_like_any_other(ledger, recovered, module, deliver, ends):
     module(f"def take(answer):\n    {ends}\n")

@@ -201,6 +201,7 @@ def test_the_sidecar_is_small_and_does_not_load_the_sdk(start_sidecar, pipeline)
             {"PARKED_CALL": "os:getpid"},
             "PARKED_CALL=os:getpid must be a function that can be called as getpid(p",
         ),
+        ([], {"PARKED_CALL": "heapq:merge"}, "PARKED_CALL yields, so that calling it runs nothing; heapq:merge must"),
         ([], {"PARKED_ON_ANSWER": "json:nothing"}, "PARKED_ON_ANSWER: can't import json:nothing (AttributeError"),
         ([], {"PARKED_ON_ANSWER": "os:sep"}, "PARKED_ON_ANSWER: os:sep is no function but str"),
         ([], {"PARKED_ON_ANSWER": "textwrap:indent"}, "that can be called as indent(answer)"),

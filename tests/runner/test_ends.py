@@ -117,6 +117,141 @@ def test_whatever_a_call_raises_is_an_outcome(run, states):
     assert states() == {State.PARKED: len(OUTCOMES)}
 
 
+async def slow_answer(text: str) -> str:
+    await asyncio.sleep(0)
+    return text
+
+
+class Awaits:
+    async def __call__(self, payload: Any, model: str) -> str:
+        return await slow_answer("42")
+
+
+def parts(*text: str) -> Any:
+    yield from text
+
+
+async def aparts(*text: str) -> Any:
+    for part in text:
+        yield part
+
+
+async def aanswering(payload: Any, model: str) -> str:
+    return await slow_answer("42")
+
+
+@pytest.mark.parametrize(
+    "call", [aanswering, Awaits(), partial(aanswering), lambda payload, model: slow_answer("42")],
+    ids=["async def", "object", "partial", "lambda"],
+)  # fmt: skip
+@pytest.mark.parametrize("way", [run_alone, run_among_many, await_among_many], ids=lambda way: way.__name__)
+def test_what_a_call_returns_to_be_awaited_is_awaited(way, ledger, states, call):
+    outcome = way(ledger, call)
+
+    assert (outcome.state, outcome.text) == (State.SUCCEEDED, "42")
+    assert states() == {State.SUCCEEDED: 1}
+
+
+@pytest.mark.parametrize("later", [parts, aparts], ids=lambda later: later.__name__)
+def test_a_stream_that_nobody_has_read_is_no_answer(run, states, attempts, later):
+    outcome = run(lambda payload, model: later("4", "2"))
+
+    assert outcome.state in (State.PARKED, State.PENDING)  # among many it pauses the run, since each would fail so
+    assert [attempt.rule for attempt in attempts("a-1")] == ["value.not_run"]
+    assert State.SUCCEEDED not in states()
+
+
+@pytest.mark.parametrize("later", [parts, aparts], ids=lambda later: later.__name__)
+@pytest.mark.parametrize("make", [parked.Runner, parked.AsyncRunner])
+def test_a_function_that_yields_is_refused_when_the_runner_is_made(ledger, make, later):
+    with pytest.raises(parked.SettingsError, match=rf"call_model yields, .*test_ends:{later.__name__} must return"):
+        make(ledger, later)
+    with pytest.raises(parked.SettingsError, match="check yields"):
+        make(ledger, answering, check=later)
+
+
+def test_an_awaited_call_alone_ends_as_any_other_does(ledger, clock, states):
+    async def call(payload, model):
+        raise errors.pop()
+
+    errors = [*OUTCOMES]
+    for number in range(len(OUTCOMES)):
+        assert run_alone(ledger, call, policy=ONCE, batch=str(number), clock=clock).state is State.PARKED
+
+    assert states() == {State.PARKED: len(OUTCOMES)}
+
+
+def test_what_ends_a_program_in_an_awaited_call_alone_hands_the_job_back_and_is_raised(ledger, states):
+    async def call(payload, model):
+        raise error
+
+    for error in ENDS:
+        with pytest.raises(type(error)):
+            run_alone(ledger, call)
+
+    assert states() == {State.PENDING: 1}
+    assert run_alone(ledger, aanswering).state is State.SUCCEEDED  # what awaits goes on working
+
+
+def test_an_awaited_call_alone_is_cancelled_at_its_deadline(ledger, attempts):
+    cancelled = threading.Event()
+
+    async def call(payload, model):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    outcome = run_alone(ledger, call, policy=parked.Policy(max_attempts=1, attempt_timeout_s=0.05))
+
+    assert outcome.error_class == "exhausted:timeout"
+    assert cancelled.wait(WAIT_S)
+    assert [attempt.message for attempt in attempts("a-1")] == ["TimeoutError: no answer within 0.05 s"]
+
+
+def test_awaited_calls_alone_share_a_loop_so_that_a_client_serves_many(ledger):
+    loops = set()
+
+    async def call(payload, model):
+        loops.add(asyncio.get_running_loop())
+        return "42"
+
+    runner = parked.Runner(ledger, call)
+    for job in many(3):
+        runner.run(job)
+
+    assert len(loops) == 1
+
+
+def test_a_forked_child_awaits_on_a_loop_of_its_own(ledger_url, tmp_path):
+    script = tmp_path / "forks.py"
+    script.write_text(FORKING)
+    forked = subprocess.run(
+        [sys.executable, "-W", "error", script, ledger_url], check=False, capture_output=True, text=True, timeout=60
+    )
+
+    assert (forked.stdout, forked.stderr) == ("parent 42\nchild 42\n", "")
+
+
+FORKING = """
+import os, sys
+import parked
+async def call(payload, model):
+    return "42"
+def run(who):
+    job = parked.Job(who, model="m", payload=1)
+    print(who, parked.Runner(ledger, call).run(job).text, flush=True)
+ledger = parked.open_ledger(sys.argv[1])
+run("parent")
+if (child := os.fork()) == 0:
+    run("child")
+    ledger.close()
+    os._exit(0)
+os.waitpid(child, 0)
+ledger.close()
+"""
+
+
 def test_whatever_a_check_raises_finds_fault_with_the_answer(run, states):
     outcomes = [run(answering, check=raising(error), policy=ONCE, batch=str(n)) for n, error in enumerate(OUTCOMES)]
 

@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +154,36 @@ def test_any_other_value_of_a_caller_of_ones_own_is_its_answer(value):
 
     assert judged.verdict.ok
     assert judged.answer is value
+
+
+async def answering():
+    return "42"
+
+
+async def streaming():
+    yield "4"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        (part for part in "42"), iter(["4", "2"]), map(str, [42]), streaming(), Future(), lambda: "42", "a".upper,
+        partial(str, 42), {"text": (part for part in "42")}, [Future()],
+    ],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_what_still_has_to_be_run_or_read_is_no_answer(value):
+    verdict = classify(value)
+
+    assert (verdict.rule, verdict.reason) == ("value.not_run", Reason.CLIENT_FAULT)
+
+
+def test_a_coroutine_is_no_answer():
+    coroutine = answering()
+
+    assert classify(coroutine).reason is Reason.CLIENT_FAULT
+    assert classify([coroutine]).message.startswith("the caller returned a coroutine")
+    coroutine.close()
 
 
 def test_the_request_is_read_in_all_spellings():

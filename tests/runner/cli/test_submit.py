@@ -76,6 +76,7 @@ def test_a_job_remembers_who_calls_and_who_checks(parked, jobs, url, tmp_path):
     [
         (["missing.jsonl"], "missing.jsonl"),
         (["{jobs}", "--call", "nowhere:call"], "nowhere"),
+        (["{jobs}", "--call", "heapq:merge"], "the caller heapq:merge yields"),
         (["{jobs}", "--schema", "missing.json"], "missing.json"),
         (["{jobs}", "--pipeline", ""], "--pipeline"),
         (["{jobs}", "--out", "x"], "--out"),
