@@ -138,6 +138,11 @@ class Line:
         self._of[model] = self._of.get(model, 0) + 1
         return one
 
+    def pace_to_keep(self, model: str) -> Pace:
+        """Return the pace to leave to the next run: while a day's quota may be over, what that has cut is none."""
+        pace, _ = self._before_day.get(model, (self.gates.of(model).pace, 0.0))
+        return pace
+
     # --- turns ---
 
     @property

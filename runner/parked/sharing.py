@@ -19,7 +19,7 @@ from parked.ledger import Ledger
 from parked.ledger import operations as op
 from parked.line import Line
 from parked.news import GateMoved, News, Pause, Resumed
-from parked.pace import is_kept
+from parked.pace import Pace, is_kept
 from parked.pauses import ALL, OUTAGE, STAYS_HERE
 from parked.timing import Clock
 from parked.verdict import Reason
@@ -163,7 +163,7 @@ class Sharing:
         for model, gate in self._line.gates.known().items():
             if model in self._closed_elsewhere and gate.why is Why.OUTAGE:
                 continue  # known from others: it is theirs to tell, until this process has probed it
-            state = _state(model, gate, now)
+            state = _state(model, gate, self._line.pace_to_keep(model), now)
             told = self._told.get(model)
             if told is None and state.why is None and state.pace_per_s is None and not all_of_them:
                 continue
@@ -238,15 +238,15 @@ class Sharing:
             self._on.ledger.submit(operation)
 
 
-def _state(model: str, gate: Gate, now: float) -> op.GateState:
+def _state(model: str, gate: Gate, pace: Pace, now: float) -> op.GateState:
     why = gate.why if gate.closed(now) else None
     return op.GateState(
         model,
         why,
         closed_for_s=max(0.0, gate.until - now) if why else 0.0,
         probe_interval_s=gate.probe_s,
-        pace_per_s=None if gate.pace.never_cut else gate.pace.per_s,
-        pace_learnt_s=None if gate.pace.learnt_at is None else now - gate.pace.learnt_at,
+        pace_per_s=None if pace.never_cut else pace.per_s,
+        pace_learnt_s=None if pace.learnt_at is None else now - pace.learnt_at,
         outage_for_s=None if gate.outage_since is None else now - gate.outage_since,
         success_began_s=None if gate.ok_began_at == -math.inf else now - gate.ok_began_at,
     )

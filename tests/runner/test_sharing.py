@@ -163,6 +163,65 @@ def test_a_run_that_goes_by_a_pace_does_not_make_it_younger(processes, ledger_ur
     assert row.changed_s < 60
 
 
+PER_DAY = "GenerateRequestsPerDayPerProjectPerModel-FreeTier"
+THE_DAY_IS_OVER = {
+    "error": {
+        "code": 429,
+        "status": "RESOURCE_EXHAUSTED",
+        "details": [
+            {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [{"quotaId": PER_DAY}]},
+            {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "0.3s"},
+        ],
+    }
+}
+
+
+@pytest.mark.parametrize("earlier", [None, 100.0])
+@pytest.mark.parametrize("ends", ["at the pause", "before it is known"])
+def test_a_day_that_is_over_leaves_the_pace_as_it_was(processes, ledger_url, ends, earlier):
+    with parked.open_ledger(ledger_url) as ledger:
+        ledger.record(op.Consult((op.GateState("m", None, pace_per_s=earlier),)))
+
+    async def thirty_a_day(payload, model):
+        return THE_DAY_IS_OVER if int(payload) >= 30 else "ok"
+
+    async def main():
+        on, pool = processes(thirty_a_day)
+        running = asyncio.create_task(run(on, pool, *map(str, range(60))))
+        if ends == "before it is known":
+            await until(lambda: on.gates.of("m").why is Why.RATE)
+            pool.stop()
+        return await running
+
+    states = asyncio.run(main())
+
+    assert (states.count(State.SUCCEEDED), states.count(State.PARKED)) == (30, 0)
+    assert kept_pace(ledger_url) == earlier
+
+
+def test_a_quota_a_day_that_was_a_minutes_teaches_a_pace(processes, ledger_url):
+    opens_at = []
+
+    async def thirty_and_then_more(payload, model):
+        opens_at.append(time.monotonic() + 0.3) if int(payload) == 30 else None
+        return THE_DAY_IS_OVER if opens_at and time.monotonic() < opens_at[0] else "ok"
+
+    async def main():
+        on, pool = processes(thirty_and_then_more)
+        return await run(on, pool, *map(str, range(40)))
+
+    states = asyncio.run(main())
+
+    assert states == [State.SUCCEEDED] * 40
+    assert kept_pace(ledger_url) > 0
+
+
+def kept_pace(ledger_url):
+    with parked.open_ledger(ledger_url) as ledger:
+        (row,) = [row for row in ledger.record(op.Consult()).gates if row.model == "m"]
+    return row.pace_per_s
+
+
 def test_a_gate_that_was_closed_when_the_clock_was_ahead_opens_in_its_time(processes, ledger_url):
     with open_ledger(ledger_url, clock=lambda: time.time() + 3 * 86_400) as ledger:
         ledger.record(op.Consult((op.GateState("m", Why.RATE, closed_for_s=0.2, pace_per_s=None),)))
