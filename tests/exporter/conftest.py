@@ -162,6 +162,10 @@ class Sidecar:
     lines: queue.Queue[str | None] = field(default_factory=queue.Queue)
     passed_over: list[dict[str, Any]] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.follower = threading.Thread(target=self.follow, daemon=True)
+        self.follower.start()
+
     def follow(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
@@ -237,7 +241,6 @@ def start_sidecar(url: str) -> Iterator[StartSidecar]:
             text=True,
         )
         sidecar = Sidecar(process)
-        threading.Thread(target=sidecar.follow, daemon=True).start()
         started.append(sidecar)
         url = sidecar.event("sidecar_started")["url"]
         host, _, port = url.removeprefix("http://").partition(":")
@@ -249,6 +252,7 @@ def start_sidecar(url: str) -> Iterator[StartSidecar]:
         if sidecar.process.poll() is None:
             sidecar.process.kill()
         sidecar.process.wait()
+        sidecar.follower.join(PATIENCE_S)  # it reads to the end
         assert sidecar.process.stderr is not None
         sidecar.process.stderr.close()
 

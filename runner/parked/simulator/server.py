@@ -128,7 +128,7 @@ class Simulator:
     def bodies(self) -> list[Any]:
         return [request.body for request in self.requests]
 
-    def wait_for_requests(self, count: int, timeout_s: float = 10.0) -> None:
+    def wait_for_requests(self, count: int, timeout_s: float = 30.0) -> None:
         """Wait until this many requests have arrived in all, answered or not.
 
         Raises:
