@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from parked.answerfile import AnswerLine
 from parked.answers import not_run
-from parked.errors import TextMissing
+from parked.errors import TextDamaged, TextMissing
 from parked.ledger import Ledger
 from parked.ledger import operations as op
 from parked.ledger.store import AnswerRow, Undelivered
@@ -101,9 +101,10 @@ def _fault(function: Callable[[dict[str, Any]], object], answer: AnswerRow) -> s
             asyncio.run(_awaited(returned))
         elif (unfinished := not_run(returned)) is not None:
             return f"it returned a {type(unfinished).__name__} that nobody runs"
-    except TextMissing:  # no fault of the function: the task fails until the key is there, and no try is used up
-        raise
-    except BaseException as exc:  # noqa: BLE001 - also SystemExit, which would end the task's thread and nothing else
+    except BaseException as exc:  # also SystemExit, which would end the task's thread and nothing else
+        # A missing key is no fault of the function: the task fails until it is there, and no try is used up.
+        if isinstance(exc, TextMissing) and not isinstance(exc, TextDamaged):
+            raise
         *_, last = traceback.extract_tb(exc.__traceback__)
         return f"{type(exc).__name__} at {Path(last.filename).name}:{last.lineno}"
     return None

@@ -9,18 +9,20 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Final
 
 from parked.course import Hold
 from parked.driver import AWAY_S
-from parked.errors import LedgerUnavailable, OwnerLost
+from parked.errors import LedgerUnavailable, OwnerLost, TextDamaged
+from parked.fingerprint import fingerprint
 from parked.ledger import operations as op
 from parked.ledger.codec import decode
 from parked.ledger.operations import Called
 from parked.pauses import ALL
 from parked.pool import Handful, Pool
 from parked.running import Running
+from parked.verdict import MEANINGS, Disposition, Reason, Verdict
 
 # Steps of the loop before a claim: whoever comes free in them shares it, and two half-full commits become one.
 TURNS: Final = 2
@@ -47,7 +49,7 @@ async def claiming(
     until_empty: bool,
     patience_s: float,
     may_end: MayEnd = _always,
-) -> AsyncIterator[Handful]:
+) -> AsyncGenerator[Handful]:
     """Claim what is pending, of one pipeline or (None) of all, as workers come free.
 
     `find` returns who runs the jobs of a caller and a check here. It is asked once for each such pair, when the first
@@ -57,6 +59,7 @@ async def claiming(
 
     Raises:
         LedgerUnavailable: it was away for longer.
+        TextMissing: a payload can't be read here; what was claimed with it is handed back.
     """
     premises, turns, line = pool.premises, pool.turns, pool.line
     runnings: dict[Called, Running | None] = {}
@@ -103,7 +106,12 @@ async def claiming(
         try:
             while waiting:
                 row = waiting[0].row
-                handful = _handful(runnings[Called(row.caller, row.checker)], waiting[0])
+                on = runnings[Called(row.caller, row.checker)]
+                assert on is not None  # only what is served was claimed
+                try:
+                    handful = _handful(on, waiting[0])
+                except TextDamaged as exc:  # it would end each run that comes to it
+                    handful = Handful(on, [await _put_away(pool, on, waiting[0], exc)])
                 waiting.popleft()
                 last = row.pipeline
                 yield handful
@@ -130,10 +138,35 @@ async def claiming(
         await turns.until_changed(random.uniform(*LOOK_AGAIN_S))
 
 
-def _handful(on: Running | None, started: op.Started) -> Handful:
+def _handful(on: Running, started: op.Started) -> Handful:
     row = started.row
-    assert on is not None  # only what is served was claimed
     assert started.payload is not None  # a claim always brings it
     assert row.owner_id is not None  # whoever claimed it
     payload = decode(on.ledger.vault.opened(started.payload))
     return Handful(on, [Hold(row, payload, row.owner_id, attempt=started.attempt, claimed=True)])
+
+
+async def _put_away(pool: Pool, on: Running, started: op.Started, damage: TextDamaged) -> Hold:
+    """Park a job whose payload is damaged: nothing can be sent for it until somebody gives another."""
+    row = started.row
+    assert row.owner_id is not None
+    reason, rule = Reason.RESOURCE_MISSING, "parked.payload_damaged"
+    verdict = Verdict(
+        ok=False,
+        rule=rule,
+        kind=MEANINGS[reason].kind,
+        reason=reason,
+        scope=MEANINGS[reason].scope,
+        fingerprint=fingerprint(rule=rule, reason=reason, status=None, quota_id=None, finish_reason=None, message=""),
+        message=f"its payload in the ledger is {damage.why}; to send another: parked replay --payload FILE",
+    )
+    park = op.Park(
+        row.id,
+        row.owner_id,
+        started.attempt,
+        op.Closing.of(verdict),
+        verdict.error_class(Disposition.PERMANENT),
+        strike=False,
+    )
+    (parked,) = await pool.record_all([park])
+    return Hold(parked, None, row.owner_id, claimed=True, finished=True)

@@ -7,6 +7,8 @@ again, in a batch of its own; a parked one is claimed and replayed by the call.
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import random
 import threading
@@ -20,6 +22,7 @@ from typing import Any, Final
 
 from parked.course import Hold, Raised, Reply, Rules
 from parked.elsewhere import FailedElsewhere, take_over
+from parked.errors import TextMissing
 from parked.job import ANSWERED, Job, State
 from parked.judge import Judged
 from parked.ledger import Ledger
@@ -34,6 +37,8 @@ from parked.timing import SystemClock
 from parked.verdict import Disposition, Kind, Verdict
 
 PIPELINE: Final = "default"
+
+_log = logging.getLogger("parked.replays")
 
 PERMANENT_STATUSES: Final = frozenset({400, 403, 404, 422})
 RETRYABLE_STATUSES: Final = frozenset({429, 500, 502, 503, 504})
@@ -108,7 +113,13 @@ def replay(
     replay_id = ledger.record(op.OpenReplay("article", who="replay()", filters="{}"))
     states: Counter[State] = Counter()
     for row in parked:
-        hold = on.hold(row, _payload(ledger, row), replay_id=replay_id)
+        try:
+            payload = _payload(ledger, row)
+        except TextMissing as exc:  # it stays parked, and no other job with it
+            _log.warning("job_left job=%s why=%s", row.job_id, json.dumps(f"payload {exc.why}"))
+            states[State.REPLAYING] += 1
+            continue
+        hold = on.hold(row, payload, replay_id=replay_id)
         driver.drive(hold, on.trace(hold))
         states[hold.row.state if hold.called else State.REPLAYING] += 1
     recovered, still_failing = states[State.RECOVERED], states[State.PARKED]

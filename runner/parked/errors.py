@@ -100,6 +100,16 @@ class TextMissing(LedgerUnavailable):
         return f"a text of the ledger was {self.why}"
 
 
+class TextDamaged(TextMissing):
+    """A text of the ledger isn't what was stored: the disk or somebody else has changed it. The others may be whole."""
+
+    def __init__(self, why: str = "damaged; `parked audit --bodies` names its job") -> None:
+        super().__init__(why)
+
+    def __str__(self) -> str:
+        return f"a payload or answer in the ledger is {self.why}"
+
+
 class OutputFailed(ParkedError):
     """A file or stream that parked writes can't be written: disk full, locked, gone. What is in the ledger stands."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from typing import Final
 
+from parked.errors import TextMissing
 from parked.job import Job, State
 from parked.ledger.codec import decode
 from parked.ledger.operations import Called
@@ -50,7 +51,11 @@ def _taken_up(on: Running, ids: list[int]) -> Handful:
         jobs = reader.jobs_with_payloads(ids)
     holds = []
     for job in jobs:
-        hold = on.hold(job.row, decode(job.payload))
+        try:
+            payload = decode(job.payload)
+        except TextMissing:  # whoever claims it says so
+            continue
+        hold = on.hold(job.row, payload)
         hold.other_model, hold.claimed, hold.body_bytes = job.model, True, len(job.payload.data)
         hold.finished = job.row.state is not State.PENDING
         holds.append(hold)

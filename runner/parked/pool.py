@@ -113,9 +113,9 @@ class Pool:
         async for jobs in chunks:
             yield Handful(on, await self._accept(on, jobs))
 
-    async def record_all(self, operations: Sequence[op.Operation]) -> None:
-        """Have operations of a source committed."""
-        await asyncio.gather(*self._channel.send_many(operations))
+    async def record_all(self, operations: Sequence[op.Operation]) -> list[Any]:
+        """Have operations of a source committed that start nothing; returns their results."""
+        return await asyncio.gather(*self._channel.send_many(operations))
 
     async def started(self, operation: op.Operation) -> Any:
         """Have an operation committed that starts jobs for a source. If nobody waits any more, they are handed back."""

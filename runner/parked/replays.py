@@ -6,6 +6,8 @@ jobs are not called.
 
 from __future__ import annotations
 
+import json
+import logging
 from array import array
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -15,6 +17,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from parked.course import Hold
+from parked.errors import TextMissing
 from parked.job import State
 from parked.ledger import Ledger
 from parked.ledger import operations as op
@@ -23,6 +26,8 @@ from parked.ledger.operations import Called, JobRow
 from parked.pool import Handful, Pool
 from parked.running import Running
 from parked.telemetry import Spans
+
+_log = logging.getLogger("parked.replays")
 
 SAMPLE: Final = 20  # jobs that a dry run names
 PAGE: Final = 64  # jobs whose payloads are read at a time
@@ -258,7 +263,12 @@ async def _replaying(
                 continue
             # Not what was stored of it: that may be nothing.
             given = None if mending.payloads is None else mending.payloads.get(job.row.job_id)
-            payload = decode(job.payload) if given is None else given
+            try:
+                payload = decode(job.payload) if given is None else given
+            except TextMissing as exc:  # it stays parked, and no other job with it
+                _log.warning("job_left job=%s why=%s", job.row.job_id, json.dumps(f"payload {exc.why}"))
+                holds.append(Hold(job.row, None, on.ledger.owner_id, replay_id=replay_id, finished=True))
+                continue
             hold = on.hold(job.row, payload, replay_id=replay_id)
             hold.other_model = job.model
             holds.append(hold)

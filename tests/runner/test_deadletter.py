@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 import threading
 import time
+from contextlib import closing
 
 import pytest
 
@@ -168,6 +170,21 @@ def test_a_replay_tries_the_oldest_once_each_and_what_fails_goes_behind_the_othe
     assert second == {"scanned": 1, "recovered": 1, "still_failing": 0, "dry_run": False}
     assert model.calls == ["c"]
     assert rows(path) == [("a", "exhausted:503", 5)]
+
+
+def test_a_replay_leaves_a_job_whose_payload_is_damaged_and_tries_the_others(path, caplog):
+    for job_id in ("a", "bad", "b"):
+        parked.park(job_id, job_id, "m", "exhausted:503", "overloaded", 4)
+    with closing(sqlite3.connect(path)) as behind_its_back, behind_its_back:
+        behind_its_back.execute("UPDATE payloads SET body = '{' WHERE job = (SELECT id FROM jobs WHERE job_id = 'bad')")
+    model = Model()
+
+    result = parked.replay(model, dry_run=False)
+
+    assert result == {"scanned": 3, "recovered": 2, "still_failing": 0, "dry_run": False}
+    assert model.calls == ["a", "b"]
+    assert [id for id, *_ in rows(path)] == ["bad"]
+    assert "job_left job=bad" in caplog.text
 
 
 def test_a_replay_of_another_store_is_told_where_it_is(tmp_path, path):

@@ -9,7 +9,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, aclosing, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from parked.cli.drain import Drain, run_draining, tell_lost
@@ -260,8 +260,9 @@ class _Work:
             may_end=self._may_end,
         )
         try:
-            async for handful in claimed:
-                yield handful
+            async with aclosing(claimed):  # what it has claimed and not given out is handed back at once
+                async for handful in claimed:
+                    yield handful
         except TextMissing:  # another process has it encrypted with a key that isn't here, since this run began
             self._takes_up = False
             # Whoever hands jobs over from now on is told that this run leaves them.
@@ -324,8 +325,8 @@ class _Work:
         retired = args.model if self._pauses.is_retired(args.model) else None
         tell_pending(self._ledger, pipeline=args.pipeline, go_on=self._to_go_on(but_model=retired))
         hint(tally.text())
-        for why, jobs in self._answers_missing.items():
-            hint(f"{counted(jobs, 'answer')} of earlier runs not written: {why}")
+        for told in self._unwritten():
+            hint(told)
 
     def _tell_in_a_line(self) -> None:
         """Say what somebody has to do something about, and nothing if there is none: cron sends a mail for any word."""
@@ -336,6 +337,7 @@ class _Work:
         if self.exit() is Exit.OK and pending is None and not tally.rejected:
             return
         told = [tally.text(), self._pauses.text()]
+        told += self._unwritten()
         if tally.rejected:
             told.append(f"bad lines were set aside in {self._scanned.rejected_to}")
         if tally.parked or tally.parked_before or tally.taken_up[State.PARKED]:
@@ -357,6 +359,10 @@ class _Work:
         if self._scanned.names(model):
             return f"name another model in the lines of {args.jobs}, and the same command again"
         return command_for_pending(args, self._ledger, "run", pipeline=args.pipeline, model=model)
+
+    def _unwritten(self) -> list[str]:
+        missing = self._answers_missing.items()
+        return [f"{counted(jobs, 'answer')} of earlier runs not written: {why}" for why, jobs in missing]
 
     def exit(self) -> Exit:
         if self._failure is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Container
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from parked.errors import InvalidJob, LedgerUnavailable, TextMissing
+from parked.errors import InvalidJob, LedgerUnavailable, TextDamaged, TextMissing
 
 PLAIN = "json"  # JSON in ASCII, as it is
 TEXT = "text"  # an answer that JSON can't hold: its text, JSON-encoded
@@ -96,7 +96,8 @@ def decode(body: Body) -> Any:
 
     Raises:
         TextMissing: it was never stored; or it is encrypted, and the reader that gave it out hasn't got the key.
-        LedgerUnavailable: it is damaged, or was stored by a newer parked.
+        TextDamaged: it isn't what was stored.
+        LedgerUnavailable: it was stored by a newer parked.
         ValueError: it was erased.
     """
     if body.codec == ERASED:
@@ -108,9 +109,7 @@ def decode(body: Body) -> Any:
     try:
         return json.loads(body.data)
     except ValueError:  # its text may quote the body
-        raise LedgerUnavailable(
-            "a payload or answer in the ledger is damaged; `parked audit --bodies` names its job"
-        ) from None
+        raise TextDamaged from None
 
 
 def why_unreadable(codec: str, key_id: str | None, *, known_keys: Container[str] = ()) -> str | None:

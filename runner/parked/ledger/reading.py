@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, Protocol
 
-from parked.errors import ParkedError, TextMissing
+from parked.errors import ParkedError, TextDamaged, TextMissing
 from parked.job import State
 from parked.ledger.books import SET_BY_THE_LATEST
 from parked.ledger.codec import Body, TextKind, decode, identity
@@ -271,6 +271,8 @@ class SqlReader(ABC):
             try:
                 value = decode(self._vault.opened(Body._make(body)))
                 is_whole = hashed is None or self._vault.is_same(hashed, identity(value))
+            except TextDamaged:
+                is_whole = False
             except TextMissing as exc:
                 locked.setdefault((pipeline, f"{what} {exc.why}"), []).append(job_id)
                 continue

@@ -315,19 +315,6 @@ def test_an_audit_of_the_bodies_names_jobs_whose_texts_are_damaged(parked, story
     assert f"nightly: {what}: counted 0, found 1\n  a\n" in said.out
 
 
-@sqlite_only
-def test_a_damaged_answer_is_one_sentence_with_the_next_step(parked, story, tmp_path):
-    story.answered("a")
-    with sqlite3.connect(tmp_path / "parked.db") as behind_its_back:
-        behind_its_back.execute("UPDATE answers SET body = '{'")
-    behind_its_back.close()
-
-    said = parked("answers")
-
-    assert said.status == 3
-    assert said.err == ("parked: a payload or answer in the ledger is damaged; `parked audit --bodies` names its job\n")
-
-
 def test_an_audit_of_sound_bodies_is_clean(parked, story):
     story.answered("a")
     story.parked("b")
