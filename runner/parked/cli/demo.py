@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from parked.cli.exits import Exit
 from parked.cli.output import put, put_json
-from parked.errors import ParkedError, SettingsError
+from parked.errors import OutputFailed, ParkedError, SettingsError
 from parked.settings import Settings
 
 if TYPE_CHECKING:
@@ -51,7 +51,13 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     from parked.simulator import Simulator
     from parked.simulator.demo import demo_script
 
-    folder = Path(tempfile.mkdtemp(prefix="parked-demo-"))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="parked-demo-"))
+    except OSError as exc:
+        raise OutputFailed(
+            f"can't make a folder for the demo: {exc.strerror}; name one that can be written in TMPDIR, in a container"
+            " mount one (--tmpfs /tmp)"
+        ) from exc
     with Simulator() as simulator:
         simulator.answers(demo_script())
         story = _Story(folder, simulator, quiet=args.json)

@@ -3,9 +3,12 @@
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+
+from parked.cli.frame import main
 
 pytestmark = pytest.mark.slow
 
@@ -30,3 +33,15 @@ def test_the_demo_answers_every_job_but_those_that_a_filter_refuses_and_uses_nob
     assert len(set(lines)) == len(lines) == 48
     assert "The same against the real API" in done.stdout
     assert "never-sent" not in done.stdout
+
+
+def test_where_no_folder_can_be_made_it_says_what_to_do(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+
+    status = main(("demo",))
+
+    assert status == 3
+    assert capsys.readouterr().err == (
+        "parked: can't make a folder for the demo: No such file or directory; name one that can be written in TMPDIR,"
+        " in a container mount one (--tmpfs /tmp)\n"
+    )
