@@ -264,6 +264,7 @@ class Schedule:
         self._troubles: dict[str, str] = {}  # why each task can't be done, so that it is said once
         self._writable = False
         self._unwritable: dict[str, None] = {}  # why it can't be written: all that was said since it could, in order
+        self._missing = ""  # that there is none, as it was said since one could be written
         self._telling = threading.Lock()
         self._failures = {task.name: 0 for task in tasks}
         self._scheduler = BackgroundScheduler(
@@ -343,8 +344,7 @@ class Schedule:
         try:
             ran = run_task(task, self._current(), self._context)
         except LedgerMissing as exc:  # no failure: where there is no ledger, nothing is due
-            self._writable = False
-            self._say_once(task, logging.INFO, "task_waits", str(exc))
+            self._note_missing(str(exc))
         except NotDue:
             self._note_written()
         except LedgerUnavailable as exc:
@@ -435,9 +435,18 @@ class Schedule:
     def _note_written(self) -> None:
         with self._telling:
             self._writable = True
-            was_unwritable, self._unwritable = bool(self._unwritable), {}
+            was_unwritable, self._unwritable = bool(self._unwritable or self._missing), {}
+            self._missing = ""
         if was_unwritable:
             log.info("ledger_writable")
+
+    def _note_missing(self, why: str) -> None:
+        """All tasks wait for the same; it is said once."""
+        with self._telling:
+            self._writable = False
+            is_new, self._missing = why != self._missing, why
+        if is_new:
+            log.info("ledger_missing", extra=logs.fields(why=why))
 
     def _note_unwritable(self, why: str) -> None:
         """All tasks meet the same; it is said once."""

@@ -452,6 +452,25 @@ def test_a_ledger_that_is_not_there_yet_is_waited_for(url, start):
         assert opened.get(timeout=PATIENCE_S) == ledger.name
 
 
+def test_that_there_is_no_ledger_is_said_once_for_all_tasks_and_when_one_came(url, start, events, caplog):
+    tries: Signals = queue.Queue()
+
+    def open_when_there():
+        tries.put(1)
+        return open_ledger(url, create=False, migrate=False, role="sidecar")
+
+    running = start(open_when_there, *(Task(f"task {n}", lambda *_: None, every_s=0.01) for n in range(3)))
+    for _ in range(12):
+        tries.get(timeout=PATIENCE_S)
+    open_ledger(url).close()
+    while not running.writable:
+        tries.get(timeout=PATIENCE_S)
+
+    (record,) = events("ledger_missing")
+    assert record["why"].startswith("there is no ledger")
+    assert [record.message for record in caplog.records].count("ledger_writable") == 1
+
+
 def test_a_ledger_that_another_one_replaced_is_left_for_the_new_one(url, tmp_path, start):
     names: Signals = queue.Queue()
     open_ledger(url).close()

@@ -34,6 +34,7 @@ from parked.ledger.rows import (
     CLOSED,
     FOUND,
     MOVED,
+    REKEY,
     REKEYED_BODY,
     REKEYED_MESSAGE,
     accepted_columns,
@@ -425,11 +426,11 @@ class PostgresStore(Books):
                 self._do(name, jobs=list(why), whys=list(why.values()), codec=ERASED, now=self.now)
 
     def rekey_texts(self, rows: Sequence[op.Rekey]) -> None:
-        for kind in TextKind:
+        for kind, statement in REKEY.items():
             given = [rekeyed_columns(row) for row in rows if row.kind is kind]
             if given:
                 names = REKEYED_MESSAGE if kind is TextKind.MESSAGES else REKEYED_BODY
-                self._do(f"rekey_{kind}", **dict(zip(names, map(list, zip(*given, strict=True)), strict=True)))
+                self._do(statement, **dict(zip(names, map(list, zip(*given, strict=True)), strict=True)))
         hashes = [row for row in rows if row.hash != row.was_hash]
         if hashes:
             self._do(

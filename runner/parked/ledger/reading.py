@@ -43,6 +43,11 @@ from parked.ledger.vault import Vault, message_body
 NAMED_AT_MOST: Final = 100  # ids in one finding of the audit
 LONGEST_DELIVERY_WAIT_S: Final = 86_400.0
 
+_UNDER_OTHER_KEYS: Final = {
+    TextKind.PAYLOADS: "payloads_under_other_keys",
+    TextKind.ANSWERS: "answers_under_other_keys",
+    TextKind.MESSAGES: "messages_under_other_keys",
+}
 _PLAIN_FILTERS: Final = ("pipeline", "batch", "model", "reason", "fingerprint")
 
 
@@ -297,7 +302,7 @@ class SqlReader(ABC):
     ) -> Iterator[KeptText]:
         job, number = after
         values = {"key_id": key_id, "job": job, "number": number, "limit": limit}
-        for job, number, codec, key, data, hashed in self.stream(self.sql[f"{kind}_under_other_keys"], values):
+        for job, number, codec, key, data, hashed in self.stream(self.sql[_UNDER_OTHER_KEYS[kind]], values):
             body = Body(codec, key, data) if kind is not TextKind.MESSAGES else message_body(data, key)
             yield KeptText(kind, job, number, body, hashed)
 

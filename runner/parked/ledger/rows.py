@@ -122,6 +122,11 @@ def found_columns(was: JobRow) -> tuple[Any, ...]:
     return str(was.state), was.owner_id, was.calls
 
 
+REKEY: Final = {  # the statement that keeps a text of this kind in another way
+    TextKind.PAYLOADS: "rekey_payloads",
+    TextKind.ANSWERS: "rekey_answers",
+    TextKind.MESSAGES: "rekey_messages",
+}
 REKEYED_BODY: Final = ("codec", "key_id", "body", "job", "number", "was_codec", "was_key_id")
 REKEYED_MESSAGE: Final = ("key_id", "message", "job", "number", "was_key_id", "was_message")
 

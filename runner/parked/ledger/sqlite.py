@@ -14,13 +14,14 @@ from typing import Any, Final, Self
 from parked.errors import LedgerMissing, LedgerUnavailable, SettingsError
 from parked.ledger import operations as op
 from parked.ledger.books import SET_BY_THE_LATEST, Books
-from parked.ledger.codec import ERASED, Body, TextKind
+from parked.ledger.codec import ERASED, Body
 from parked.ledger.migrations import Upgrade, Upgraded, apply, bring_up_to_date, migrations
 from parked.ledger.moves import ANOTHER_MODEL, AttemptState, Change
 from parked.ledger.newfile import new_file
 from parked.ledger.operations import JobRow, Lane
 from parked.ledger.reading import SqlReader
 from parked.ledger.rows import (
+    REKEY,
     accepted_columns,
     attempt_state,
     closing_columns,
@@ -339,9 +340,9 @@ class SqliteStore(Books):
             self._connection.executemany(SQL[statement], erased)
 
     def rekey_texts(self, rows: Sequence[op.Rekey]) -> None:
-        for kind in TextKind:
+        for kind, statement in REKEY.items():
             given = [rekeyed_columns(row) for row in rows if row.kind is kind]
-            self._connection.executemany(SQL[f"rekey_{kind}"], given)
+            self._connection.executemany(SQL[statement], given)
         hashes = [(row.hash, row.job, row.was_hash) for row in rows if row.hash != row.was_hash]
         self._connection.executemany(SQL["rekey_identities"], hashes)
 

@@ -100,8 +100,14 @@ def make_sure(path: Path, *, create: bool, mode: int | None) -> None:
     try:
         there = path.exists()
     except OSError as exc:
-        raise LedgerUnavailable(f"the ledger {path} can't be reached: {exc.strerror}") from exc
+        raise LedgerUnavailable(f"the ledger {path} can't be reached: {exc.strerror}; {_remedy(exc)}") from exc
     if not there:
+        if not create and path.parent.is_dir() and not os.access(path.parent, os.W_OK | os.X_OK):
+            why = OSError(errno.EROFS if _is_read_only(path.parent) else errno.EACCES, "")
+            raise LedgerUnavailable(
+                f"there is no ledger at {path}, nor could this user ({os.geteuid()}) make or use one there, since its"
+                f" folder may not be written; {_remedy(why)}"
+            )
         if not create:
             raise LedgerMissing(f"there is no ledger at {path}; {CREATORS}")
         if not path.parent.is_dir():
@@ -206,7 +212,10 @@ def _remedy(failure: OSError) -> str:
     elsewhere = "name another place by --ledger or PARKED_LEDGER"
     match failure.errno:
         case errno.EACCES | errno.EPERM:
-            return f"let user {os.geteuid()} write its folder, run this as the user who may, or {elsewhere}"
+            return (
+                f"let user {os.geteuid()} write its folder (chown; fsGroup on Kubernetes), run this as the user who"
+                f" may, or {elsewhere}"
+            )
         case errno.EROFS:
             return f"mount a volume there that can be written, or {elsewhere}"
         case _:

@@ -179,6 +179,50 @@ except LedgerUnavailable as exc:
     assert "PARKED_LEDGER_MODE=0660" in done.stdout
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize(
+    ("rights", "create", "said"),
+    [
+        (
+            0o755,
+            "",
+            "there is no ledger at {}, nor could this user (65534) make or use one there, since its folder may",
+        ),
+        (0o755, "create", "the ledger {} can't be created: Permission denied"),
+        (0o700, "", "the ledger {} can't be reached: Permission denied"),
+    ],
+)
+def test_a_folder_that_is_another_user_s_is_told_apart_from_a_ledger_that_is_missing(rights, create, said):
+    """A volume that was just made belongs to root, whoever is to use it."""
+    script = """
+import os, sys, tempfile
+folder = tempfile.mkdtemp()
+os.chmod(folder, int(sys.argv[1]))
+from parked.errors import LedgerMissing, LedgerUnavailable
+from parked.ledger import open_ledger
+import parked.ledger.sqlite
+os.setuid(65534)
+try:
+    open_ledger(f"sqlite:///{folder}/parked.db", create=bool(sys.argv[2]))
+except LedgerUnavailable as exc:
+    print(isinstance(exc, LedgerMissing), exc)
+    print(f"{folder}/parked.db")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(rights), create],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    told, path = done.stdout.splitlines()
+    assert told.startswith(f"False {said.format(path)}"), done.stderr
+    assert (
+        "let user 65534 write its folder (chown; fsGroup on Kubernetes), run this as the user who may, or name" in told
+    )
+
+
 @pytest.mark.parametrize("side", ["", "-wal", "-shm"])
 @pytest.mark.parametrize(
     ("mode", "said", "remedy"),
