@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
-from urllib.parse import parse_qsl, quote, unquote
+from urllib.parse import quote, unquote
 
 from parked.errors import LedgerMissing, LedgerUnavailable, ParkedError, SettingsError
 from parked.ledger.sqlite_file import CREATORS
@@ -51,6 +52,15 @@ SET_UP: Final = (
     b" THEN set_config('synchronous_commit', 'on', true) END"
 )
 BEGIN_READING: Final = b"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET LOCAL jit = off"
+
+# What of a URL's parameters leads to the database, beside `dbname`; and what else may stand in a command that is shown.
+# Any other one may be a secret, lead to one, or be newer than this code.
+ADDRESS: Final = ("host", "hostaddr", "port", "service")
+HARMLESS: Final = (*ADDRESS, "sslmode", "sslrootcert", "target_session_attrs", "connect_timeout")
+LOGIN: Final = frozenset({"user", "password"})
+# Where somebody is to put what isn't shown: until then, libpq refuses the one, and the server the other.
+OTHER_USER: Final = "USER"
+OTHER_PARAMETERS: Final = "PARAMETERS"
 
 GRANTS: Final = "docs/postgres.md has the rights of each role"
 
@@ -137,7 +147,8 @@ ANOTHER_SESSION: Final = frozenset({"26000", "42P05"})
 class Server:
     """A server and database as a URL names them."""
 
-    where: str  # for people: neither user nor password, nor parameters
+    where: str  # for people: what leads to the database, and neither user nor password
+    shown: str  # the URL as it may stand in a command: with places for what isn't shown
     url: str = field(repr=False)
     parameters: frozenset[str] = field(repr=False, default=frozenset())  # names of those that the URL sets
     hosts: str = field(repr=False, default="")  # as the URL names them, with their ports
@@ -163,13 +174,22 @@ class Server:
                 "the ledger's URL can't be read: it must be like postgresql://user@host:5432/database, with special"
                 " characters of user and password percent-encoded ('/' as %2F, '@' as %40, '?' as %3F)"
             )
-        parameters = dict(parse_qsl(query, keep_blank_values=True))
+        # Not by `parse_qsl`: to libpq, a plus sign is one.
+        pairs = (pair.partition("=") for pair in query.split("&") if pair)
+        parameters = {unquote(name): unquote(value) for name, _, value in pairs}
         mode = parameters.get("sslmode")
         if mode is not None and mode not in TLS_MODES:
             raise SettingsError(f"sslmode in the ledger's URL must be one of {', '.join(TLS_MODES)}, got {mode!r}")
-        hosts = hosts or parameters.get("host", "")
-        database = unquote(database) or parameters.get("dbname", "")
-        return cls(f"postgresql://{hosts}/{quote(database)}", url, frozenset(parameters), hosts)
+        place = f"{hosts}/{quote(parameters.get('dbname', unquote(database)))}"
+        login = f"{OTHER_USER}@" if "@" in authority or parameters.keys() & LOGIN else ""
+        others = (OTHER_PARAMETERS,) if parameters.keys() - {*HARMLESS, *LOGIN, "dbname"} else ()
+        return cls(
+            where=_written(place, parameters, ADDRESS),
+            shown=_written(f"{login}{place}", parameters, HARMLESS, *others),
+            url=url,
+            parameters=frozenset(parameters),
+            hosts=parameters.get("host", hosts),
+        )
 
     def connect(self, *, silence_s: float | None = None) -> psycopg.Connection[tuple[Any, ...]]:
         """Connect; each statement is a transaction of its own until one is begun.
@@ -270,6 +290,12 @@ class Server:
             meaning = f"can't be used: the server says {code} ({type(exc).__name__})"
         kind = ConnectionLost if code.startswith(ENDED) else LedgerUnavailable
         return kind(f"the ledger {self.where} {meaning}")
+
+
+def _written(place: str, parameters: Mapping[str, str], names: tuple[str, ...], *more: str) -> str:
+    """The URL of a place, with those of these parameters that there are."""
+    query = [f"{name}={quote(parameters[name], safe='/:,')}" for name in names if name in parameters]
+    return "?".join(filter(None, (f"postgresql://{place}", "&".join([*query, *more]))))
 
 
 def require_psycopg() -> None:

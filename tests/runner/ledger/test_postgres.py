@@ -16,6 +16,7 @@ from parked.errors import JobConflict, LedgerMissing, LedgerTooNew, LedgerUnavai
 from parked.job import State
 from parked.ledger import Ledger, codec, migrations, open_ledger, postgres_server, rows
 from parked.ledger import operations as op
+from parked.ledger.databases import as_shown
 from parked.ledger.migrations import Migration, Upgrade, Upgraded
 from parked.ledger.moves import Change
 from parked.ledger.postgres import SQL, PostgresStore
@@ -42,15 +43,49 @@ def accept(job_id: str, owner: int | None = None, pipeline: str = "p") -> op.Acc
         ("postgres://u@h/db", "postgresql://h/db"),
         ("postgresql://u:secret@h1:1,h2:2/db", "postgresql://h1:1,h2:2/db"),
         ("postgresql://u:secret@[::1]:5432/db", "postgresql://[::1]:5432/db"),
-        ("postgresql:///db?host=/run/postgresql&user=u&password=secret", "postgresql:///run/postgresql/db"),
+        ("postgresql:///db?host=/run/postgresql&user=u&password=secret", "postgresql:///db?host=/run/postgresql"),
         ("postgresql://u:s%2Fecret%40@h/my%20db", "postgresql://h/my%20db"),
+        ("postgresql://h/?dbname=a+b&port=5433&password=secret", "postgresql://h/a%2Bb?port=5433"),
+        ("postgresql://h/other?%64bname=db&%70assword=secret", "postgresql://h/db"),
+        ("postgresql://%2Frun%2Fpostgresql/db", "postgresql://%2Frun%2Fpostgresql/db"),
+        ("postgresql://?service=night&sslpassword=secret", "postgresql:///?service=night"),
     ],
 )
-def test_people_are_shown_host_and_database_and_nothing_else(url, where):
+def test_people_are_shown_what_leads_to_the_database_and_nothing_else(url, where):
     server = Server.of(url)
 
     assert server.where == where
     assert "secret" not in repr(server)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://h:5433/db", "postgresql://h:5433/db"),
+        ("postgres://h/db?sslmode=require&sslrootcert=/a", "postgresql://h/db?sslmode=require&sslrootcert=/a"),
+        ("postgresql://u@h/db", "postgresql://USER@h/db"),
+        ("postgresql://u:secret@h/db?sslmode=require", "postgresql://USER@h/db?sslmode=require"),
+        ("postgresql://:secret@h/db", "postgresql://USER@h/db"),
+        ("postgresql://h:5433/db?user=u&password=secret", "postgresql://USER@h:5433/db"),
+        ("postgresql:///db?host=/run&%70assword=secret", "postgresql://USER@/db?host=/run"),
+        ("postgresql://h/db?passfile=/secret&port=5433", "postgresql://h/db?port=5433&PARAMETERS"),
+        ("postgresql://u@h/db?sslkey=k&sslpassword=secret", "postgresql://USER@h/db?PARAMETERS"),
+        ("postgresql://h/db?options=-c%20a.b%3Dsecret", "postgresql://h/db?PARAMETERS"),
+        ("postgresql://h/db?newer_than_parked=secret", "postgresql://h/db?PARAMETERS"),
+        ("sqlite:///a@b.db", "sqlite:///a@b.db"),
+    ],
+)
+def test_an_address_in_a_command_has_no_secret_and_leads_to_no_other_ledger(url, shown):
+    assert as_shown(url) == shown
+
+
+def test_an_address_with_a_place_for_a_user_fails_until_one_is_put_there(postgres_url):
+    shown = as_shown(f"{postgres_url}?options=-c%20jit%3Doff")
+
+    with pytest.raises(LedgerUnavailable, match="there is no such user"):
+        open_ledger(shown.replace("?PARAMETERS", ""))
+    with pytest.raises(SettingsError, match="check the parameters"):
+        open_ledger(shown)
 
 
 @pytest.mark.parametrize(
