@@ -66,6 +66,10 @@ GRANTS: Final = "docs/postgres.md has the rights of each role"
 
 # What libpq says when it can't connect, in its words: it gives no codes. The rest of the sentence, and the next step.
 REFUSALS: Final = (
+    (
+        r"invalid response to (SSL|GSSAPI) negotiation|expected authentication request from server",
+        "can't be reached: what answers there isn't PostgreSQL; check host and port in the URL",
+    ),
     (r"resolve host|translate host name", "can't be reached: there is no such host; check the host in the URL"),
     (
         r"[Cc]onnection refused|No such file or directory\n",
@@ -76,7 +80,15 @@ REFUSALS: Final = (
         "can't be reached: the server doesn't answer; check host, port and firewall",
     ),
     (
-        r"password authentication failed|no password supplied|SASL authentication failed|SCRAM",
+        r"no password supplied",
+        "refuses the login: it asks for a password, and none was given; put one in PGPASSWORD or ~/.pgpass, or the URL",
+    ),
+    (
+        r"certificate authentication failed|requires a valid client certificate",
+        "refuses the login: it asks for a certificate of this user's; set sslcert and sslkey in the URL",
+    ),
+    (
+        r"password authentication failed|SASL authentication failed|SCRAM",
         "refuses the login: user or password is wrong; check both in the URL, or PGPASSWORD or ~/.pgpass",
     ),
     (r"role \".*\" does not exist|no such user", "refuses the login: there is no such user; check the user in the URL"),
@@ -111,7 +123,9 @@ REFUSALS: Final = (
     (r"permission denied for database", f"refuses this user its database (CONNECT); {GRANTS}"),
 )
 
-BROKEN_OFF_EARLY: Final = r"closed the connection|Connection reset|Broken pipe|terminating connection"
+BROKEN_OFF_EARLY: Final = (
+    r"closed the connection|connection has been closed|Connection reset|Broken pipe|terminating connection"
+)
 
 # SQLSTATE codes, or their first two characters (https://www.postgresql.org/docs/current/errcodes-appendix.html).
 MEANINGS: Final = {
@@ -217,7 +231,7 @@ class Server:
                 " behind the '?' (https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PARAMKEYWORDS)"
             ) from None
         except psycopg.OperationalError as exc:
-            raise self._refused(str(exc)) from None  # the message may name the user
+            raise self.refused(str(exc)) from None  # the message may name the user
         try:
             check_server(
                 connection.info.server_version, connection.info.parameter_status("server_encoding"), where=self.where
@@ -251,7 +265,8 @@ class Server:
         several = "," in (self.hosts or os.environ.get("PGHOST", ""))
         return {"target_session_attrs": "read-write"} if several and "PGTARGETSESSIONATTRS" not in os.environ else {}
 
-    def _refused(self, said: str) -> ParkedError:
+    def refused(self, said: str) -> ParkedError:
+        """Return what libpq's text for a connection that it couldn't make means to parked, in one sentence."""
         if "invalid sslmode" in said:  # from PGSSLMODE: that of the URL was checked
             return SettingsError(f"PGSSLMODE must be one of {', '.join(TLS_MODES)}")
         if re.search(BROKEN_OFF_EARLY, said):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socketserver
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
@@ -147,6 +148,58 @@ def test_a_wrong_password_is_refused_without_showing_it(postgres, postgres_url):
         open_ledger(postgres.url("ledger", user="careful:wr0ng"))
 
     assert "wr0ng" not in str(refused.value)
+
+
+def test_a_password_that_is_asked_for_and_was_not_given_is_said_to_be_missing(postgres, tmp_path, monkeypatch):
+    monkeypatch.setenv("PGPASSFILE", str(tmp_path / "none"))
+    postgres.run("DROP ROLE IF EXISTS careful", "CREATE ROLE careful LOGIN PASSWORD 'right'")
+    with (
+        postgres.asking_for_passwords("careful"),
+        pytest.raises(LedgerUnavailable, match=r"asks for a password, and none was given; .*PGPASSWORD or ~/.pgpass"),
+    ):
+        open_ledger(postgres.url("ledger", user="careful"))
+
+
+class Greeter(socketserver.BaseRequestHandler):
+    """Another service: says something in its own words to whoever connects."""
+
+    words = b""
+
+    def handle(self) -> None:
+        self.request.settimeout(WAIT_S)
+        if not self.words.startswith(b"HTTP"):
+            self.request.sendall(self.words)
+        self.request.recv(1000)
+        self.request.sendall(self.words)
+
+
+@pytest.mark.parametrize("mode", ["prefer", "disable"])
+@pytest.mark.parametrize(
+    "words", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9\r\n", b"-ERR unknown command\r\n"], ids=ascii
+)
+def test_what_is_no_server_of_postgresql_is_said_to_be_none(words, mode):
+    handler = type("Handler", (Greeter,), {"words": words})
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        try:
+            with pytest.raises(LedgerUnavailable, match="what answers there isn't PostgreSQL; check host and port"):
+                open_ledger(f"postgresql://u@127.0.0.1:{server.server_address[1]}/db?sslmode={mode}")
+        finally:
+            server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ('FATAL:  certificate authentication failed for user "u"', "refuses the login: .* sslcert and sslkey"),
+        ("FATAL:  connection requires a valid client certificate", "refuses the login: .* sslcert and sslkey"),
+        ("SSL connection has been closed unexpectedly", "broke the connection off"),
+        ("SSL error: certificate verify failed", "can't be reached over TLS"),
+        ("could not send SSL negotiation packet: Broken pipe", "broke the connection off"),
+    ],
+)
+def test_not_all_that_mentions_tls_or_a_certificate_is_about_the_server_s(words, said):
+    assert re.search(said, str(Server.of("postgresql://u@h/db").refused(words)))
 
 
 def test_an_unknown_tls_mode_of_the_environment_is_refused_too(postgres_url, monkeypatch):
