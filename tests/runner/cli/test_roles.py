@@ -104,3 +104,19 @@ def test_a_right_that_is_taken_away_is_named_as_such_and_outcomes_wait_for_it(po
     assert denied.startswith("ledger_denied why=")
     assert "(permission denied for table answers)" in denied
     assert back == "ledger_back"
+
+
+@pytest.mark.parametrize("role", ["run", "look"])
+def test_a_copy_by_a_role_that_may_not_fill_a_ledger_says_which_role_may(parked, postgres, roles, tmp_path, role):
+    as_owner, as_other = (postgres.url("ledger", user=f"parked_{name}") for name in ("migrate", role))
+    parked("migrate", "--ledger", as_owner)
+    source = f"sqlite:///{tmp_path}/source.db"
+    open_ledger(source).close()
+
+    refused = parked("copy", source, as_other)
+    copied = parked("copy", source, as_owner)
+
+    assert (refused.status, refused.out) == (3, "")
+    assert "this role may not fill the ledger" in refused.err
+    assert "parked copy takes the role that owns its schema" in refused.err
+    assert copied.status == 0
