@@ -10,6 +10,7 @@ import pytest
 from parked.job import State
 from parked.ledger import codec, open_ledger
 from parked.ledger import operations as op
+from parked.verdict import Kind, Reason, Scope
 from servers import wait_until
 
 
@@ -120,3 +121,26 @@ def test_a_copy_by_a_role_that_may_not_fill_a_ledger_says_which_role_may(parked,
     assert "this role may not fill the ledger" in refused.err
     assert "parked copy takes the role that owns its schema" in refused.err
     assert copied.status == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("discard", "--all", "--reason", "r", "--apply"),
+        ("erase", "--all", "--reason", "r", "--apply"),
+        ("answers", "--new"),
+        ("submit", "jobs.jsonl"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_command_that_is_refused_a_right_says_so_once(parked, as_role, running, jobs, words):
+    ledger, row = running
+    jobs("one")
+    closing = op.Closing(Kind.PERMANENT, Reason.INVALID_REQUEST, Scope.JOB, 400)
+    ledger.record(op.Park(row.id, ledger.owner_id, row.calls, closing, error_class="permanent:400"))
+
+    said = parked(*words, "--ledger", as_role("look"))
+
+    assert said.status == 3
+    assert said.err.count("refuses this role a right") == 1
+    assert said.err.startswith("parked: ")
