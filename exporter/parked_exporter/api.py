@@ -23,6 +23,7 @@ from parked.cli.nearest import did_you_mean
 from parked.cli.output import command_line
 from parked.errors import SettingsError
 from parked.ledger import full_name, look_into
+from parked.ledger.databases import from_anywhere
 from parked.ledger.store import Reader
 from parked.ledger.vault import PLAIN_VAULT, Vault
 from parked_exporter.collector import DEADLINE_S
@@ -84,9 +85,9 @@ def answer(
         raise Busy
     try:
         args.messages = messages
-        args.ledger = where = full_name(ledger_url)  # for the commands that an answer names, too
+        args.ledger = from_anywhere(ledger_url)  # for the commands that an answer names
         with look_into(ledger_url, patience_s=DEADLINE_S, vault=vault) as reader:
-            return page.answer(args, reader, where)
+            return page.answer(args, reader, full_name(ledger_url))
     finally:
         _places.release()
 

@@ -32,6 +32,7 @@ from parked.cron import Cron
 from parked.errors import LedgerMissing, LedgerUnavailable, ParkedError
 from parked.ledger import Ledger
 from parked.ledger import operations as op
+from parked.ledger.databases import from_anywhere
 from parked.ledger.store import Imbalance
 from parked.owners import LOST_AFTER_S
 from parked.summary import LAST_COUNTS, LAST_SUMMARY, as_json, headline, next_commands, render, summarise
@@ -131,9 +132,7 @@ def summarise_to_log(ledger: Ledger, context: Context) -> None:
     """Say what is parked, also when nothing is: then its absence means something. `notify` sends the same."""
     with ledger.ask() as reader:
         summary = summarise(reader, where=ledger.where, now=context.now(), messages=context.messages)
-    # A URL that is its own full name hides nothing; any other is left for whoever types the command to know.
-    url = ledger.where if ledger.where == ledger.url else None
-    commands = [command_on(url, *words) for words in next_commands(summary)]
+    commands = [command_on(from_anywhere(ledger.url), *words) for words in next_commands(summary)]
     text = render(summary)
     log.info("summary", extra=logs.fields(text=text, **as_json(summary, commands)))
     notice = Notice(

@@ -159,7 +159,7 @@ class _Printed:
             sys.stdout.flush()
         except OSError as exc:  # a pipe whose reader has gone, a full disk
             raise OutputFailed(
-                f"answers can't be printed: {exc.strerror}; those that are missing: parked answers --new"
+                f"answers can't be printed: {exc.strerror}; those missing: parked answers --new, with the same --ledger"
             ) from None
 
     def close(self) -> None:

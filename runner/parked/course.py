@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, assert_never
 
 from parked.job import HELD, State
-from parked.judge import Judged
+from parked.judge import Judged, text_of
 from parked.ledger import operations as op
-from parked.ledger.codec import Body, encode_answer
+from parked.ledger.codec import Body, keep
 from parked.ledger.operations import NO_SPAN, Closing, JobRow, SpanIds
 from parked.policy import GiveUp, LetGo, Rest, Retry, Ruling
 from parked.verdict import Verdict
@@ -163,7 +163,10 @@ def course(hold: Hold, rules: Rules, *, span: SpanIds = NO_SPAN) -> Generator[Ef
         at = (hold.row.id, hold.owner_id, hold.attempt)
         ruling = rules.rule(hold, verdict)
         if ruling is None:
-            hold.row = yield Record(op.Answer(*at, answer=encode_answer(judged.answer), closing=closing))
+            kept = keep(judged.answer)
+            if kept.value is not judged.answer:  # whoever asks later is told the same
+                hold.judged = judged._replace(answer=kept.value, text=text_of(kept.value))
+            hold.row = yield Record(op.Answer(*at, answer=kept.body, closing=closing))
             return _left(hold, hold.row)
 
         hold.failed_attempt = hold.attempt

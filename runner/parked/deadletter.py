@@ -84,7 +84,9 @@ def run_with_dead_letter(
     on = _article(_ledger(None), call_model, max_attempts=max_attempts)
     hold = _taken_on(on, job)
     SyncDriver(on).drive(hold, on.trace(hold))
-    return on.answer(hold) if hold.row.state in ANSWERED else None
+    if hold.row.state not in ANSWERED:
+        return None
+    return on.returned if hold.verdict is not None and hold.verdict.ok else on.answer(hold)
 
 
 def park(job_id: str, payload: Any, model: str, error_class: str, error_message: str, attempts: int) -> None:
@@ -142,11 +144,14 @@ def dlq_summary(path: str | os.PathLike[str] | None = None) -> None:
 class _Article(Running):
     """The article's rules: its own kinds of failure, its own waits, no gate."""
 
+    returned: Any = None  # by the last call, as parked judges it, and not yet as the ledger keeps it
+
     def rules_alone(self) -> Rules:
         return Rules(self._judge, has_check=False, rule=self._rule)
 
     def _judge(self, payload: Any, reply: Reply) -> Judged:
         judged = self.judge(payload, reply)
+        self.returned = judged.answer
         if isinstance(reply.outcome, Raised) and isinstance(reply.outcome.error, ApiError):
             error = reply.outcome.error
             kind = Kind(classify_failure(error.status_code, error.message))

@@ -120,7 +120,7 @@ class Outcome:
     job_id: str
     state: State
     answer: Any  # the stored answer as a JSON value; None unless the state is succeeded or recovered
-    text: str | None  # its text, where it has one
+    text: str | None  # of a response of Gemini, or an answer that is text itself; of any other value None
     verdict: Verdict | None  # of the last attempt made here; None if none was made
     attempts: int  # calls made for this job so far, replays included
     error_class: str | None = None  # of a parked job, e.g. `exhausted:503`

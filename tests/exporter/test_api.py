@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from parked.cli.frame import main
+from parked.ledger.databases import as_shown
 from parked_exporter import api
 from parked_exporter.collector import Lookout, look
 from parked_exporter.web import Access, App
@@ -67,11 +68,11 @@ def test_a_page_says_what_the_command_prints(ask, ledger, three, capsys, path, w
     assert (status, said) == (200, printed)
 
 
-def test_the_commands_that_an_answer_names_are_for_its_ledger_and_tell_no_user_of_it(ask, ledger, three):
+def test_the_commands_that_an_answer_names_are_for_its_ledger_and_tell_no_user_of_it(ask, ledger, three, url):
     _, causes = ask("/api/causes")
     _, summary = ask("/api/summary")
 
-    replay = f"parked replay --ledger {ledger.where} --fingerprint f00d"
+    replay = f"parked replay --ledger {as_shown(url)} --fingerprint f00d"
     assert {cause["next"] for cause in causes["causes"]} == {replay}
     assert replay in summary["next"]
     assert "@" not in ledger.where

@@ -16,6 +16,7 @@ import pytest
 from parked import cron
 from parked.ledger import open_ledger
 from parked.ledger import operations as op
+from parked.ledger.databases import as_shown
 from parked.summary import LAST_SUMMARY
 from parked.verdict import Kind, Reason, Scope
 from parked_exporter import notify, schedule
@@ -126,7 +127,7 @@ def test_the_summary_reaches_a_receiver_with_the_commands_to_type(ledger, pipeli
 
     (message,) = receiver.messages()
     lines = message["message"].splitlines()
-    on = f" --ledger {ledger.where}" if ledger.where == ledger.url else ""
+    on = f" --ledger {as_shown(ledger.url)}"
     assert (message["title"], message["type"]) == ("dead-letter: 1 parked", "warning")
     assert lines[:3] == [f"ledger {ledger.where}", "dead-letter: 1 parked", "     1  exhausted:503"]
     assert lines[-2:] == [f"  parked list{on} --fingerprint f00d", f"  parked replay{on} --fingerprint f00d"]

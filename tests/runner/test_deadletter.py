@@ -90,6 +90,12 @@ def test_an_answer_is_returned_and_nothing_is_parked(path):
     assert rows(path) == []
 
 
+def test_an_answer_is_returned_as_the_function_returned_it(path):
+    answer = ("a", object())
+
+    assert parked.run_with_dead_letter("c-1", {"prompt": "x"}, "m", lambda payload: answer) is answer
+
+
 def test_a_permanent_failure_is_parked_at_once(path, slept_s):
     model = Model(ApiError(400, "bad"))
 

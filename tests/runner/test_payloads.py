@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
 import itertools
 import json
 import math
 import random
+from collections import OrderedDict
+from enum import StrEnum
+from http import HTTPStatus
 from types import SimpleNamespace
 
+import pydantic
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -188,11 +194,66 @@ class Shy:
 def test_an_answer_that_json_cant_hold_is_kept_as_text(ledger, answer, kept):
     runner = parked.Runner(ledger, lambda payload, model: answer)
 
-    state = runner.run(parked.Job("a-1", "m", 1)).state
+    first = runner.run(parked.Job("a-1", "m", 1))
     again = runner.run(parked.Job("a-1", "m", 1))
 
-    assert (state, again.state) == (State.SUCCEEDED, State.SUCCEEDED)
+    assert (first.state, again.state) == (State.SUCCEEDED, State.SUCCEEDED)
     assert again.answer == kept if kept is not None else "NaN" in again.answer
+    assert (first.answer, first.text) == (again.answer, again.text)
+
+
+class Label(pydantic.BaseModel):
+    name: str = "cat"
+
+
+class Pet(StrEnum):
+    CAT = "cat"
+
+
+class Text(str):
+    __slots__ = ()
+
+
+@dataclasses.dataclass
+class Seen:
+    at: str = "noon"
+
+
+@pytest.mark.parametrize("way", ["alone", "many"])
+@pytest.mark.parametrize(
+    ("answer", "kept"),
+    [
+        (Label(), {"name": "cat"}),
+        ([Label()], "[Label(name='cat')]"),
+        (Seen(), "Seen(at='noon')"),
+        ({"on": datetime.date(2026, 3, 2)}, "{'on': datetime.date(2026, 3, 2)}"),
+        ({"a": {1}}, "{'a': {1}}"),
+        (("a", 1), ["a", 1]),
+        ({"pair": [("a", 1)]}, {"pair": [["a", 1]]}),
+        (Pet.CAT, "cat"),
+        ([Pet.CAT], ["cat"]),
+        ({Pet.CAT: 1}, {"cat": 1}),
+        (OrderedDict(a=1), {"a": 1}),
+        ([Text("a")], ["a"]),
+        ([HTTPStatus.OK], [200]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_outcome_gives_the_answer_as_the_ledger_has_it_the_first_time_too(ledger, way, answer, kept):
+    runner, job = parked.Runner(ledger, lambda payload, model: answer), parked.Job("a-1", "m", 1)
+
+    (first,) = [runner.run(job)] if way == "alone" else runner.run_many([job])
+    again = runner.run(job)
+
+    assert same(first.answer, kept)
+    assert same(again.answer, kept)
+    assert first.text == again.text
+
+
+def test_an_answer_that_is_json_already_is_not_made_anew(ledger):
+    answer = {"labels": ["cat", "Übermut"], "score": 0.5}
+
+    assert parked.Runner(ledger, lambda payload, model: answer).run(parked.Job("a-1", "m", 1)).answer is answer
 
 
 @on_one_ledger
@@ -353,7 +414,7 @@ def test_an_answer_with_an_absurd_response_id_keeps_its_other_facts(ledger, scri
     }
     runner = parked.Runner(ledger, scripted(answer))
 
-    assert runner.run(parked.Job("a-1", "m", 1)).text == FOREIGN
+    assert runner.run(parked.Job("a-1", "m", 1)).state is State.SUCCEEDED
 
     (attempt,) = attempts("a-1")
     assert (attempt.tokens_in, attempt.tokens_out) == (7, None)

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 DESCRIPTION: Final = """\
 Take all that a ledger holds over into another database, from SQLite to PostgreSQL, back, or to one of the same kind.
-The target must be empty or missing. Nobody may use the source meanwhile: programs that still do are named, and nothing
-is copied. Each row is read back and compared, and both sides are audited; if anything is amiss, nothing is left in the
-target. The source stays as it is: point your programs at the target, and put the source away.
+The target must be a file that is missing, or a database of PostgreSQL that is there and empty; there, copying takes the
+role that owns the schema. Nobody may use the source meanwhile: programs that still do are named, and nothing is copied.
+Each row is read back and compared, and both sides are audited; if anything is amiss, nothing is left in the target. The
+source stays as it is: point your programs at the target, and put the source away.
 
 example:
   parked copy sqlite:///parked.db postgresql://parked_migrate@db.example.com/pipelines
@@ -27,7 +28,7 @@ example:
 def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser("copy", help="move a ledger into another database", description=DESCRIPTION)
     parser.add_argument("source", metavar="FROM", help="the URL of the ledger")
-    parser.add_argument("target", metavar="TO", help="the URL of an empty or missing one")
+    parser.add_argument("target", metavar="TO", help="the URL of an empty database or a missing file")
 
 
 def run(args: argparse.Namespace, settings: Settings) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from parked.cli.exits import Exit
+from parked.cli.ledgers import trouble_said_once
 from parked.cli.output import command_line, counted, flag, hint, put_json, same_command
 from parked.cli.progress import progress
 from parked.cli.signals import noting
@@ -57,10 +58,11 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     from parked.ledger import open_ledger
 
     if args.call:
-        from parked.named import function_named
+        from parked.named import payload_check
 
-        function_named(args.call)
+        payload_check(args.call)  # for whether there is such a function
     with (
+        trouble_said_once(),
         DeadTable(Path(args.file)) as table,
         _Rejects(Path(f"{args.file}.rejected.jsonl")) as rejects,
         open_ledger(settings.ledger, mode=settings.ledger_mode) as ledger,

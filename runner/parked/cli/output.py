@@ -10,9 +10,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from parked.errors import SettingsError
 from parked.plain import printable
 
 OTHER_MODEL: Final = "OTHER-MODEL"  # where somebody is to put a name
+OTHER_LEDGER: Final = "LEDGER"
 
 
 def put(text: str) -> None:
@@ -43,27 +45,27 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def command_line(args: argparse.Namespace, command: str, *words: str) -> str:
-    """Return a command to type next, on the ledger that this one was told to use.
-
-    An address with a user in it is left out: it may hold a password, and the user has typed it just now.
-    """
+    """Return a command to type next, on the ledger that this one was told to use."""
     return command_on(getattr(args, "ledger", None), command, *words)
 
 
 def command_on(ledger: str | None, command: str, *words: str) -> str:
-    """Return a command to type, on the ledger of this URL; None: on the one that `PARKED_LEDGER` names."""
-    told = [] if ledger is None or "@" in ledger else ["--ledger", ledger]
+    """Return a command to type, on the ledger of this URL; None: on the one that `PARKED_LEDGER` names.
+
+    Nothing that may be a secret is in it (`as_shown`).
+    """
+    from parked.ledger.databases import as_shown
+
+    told = [] if ledger is None else ["--ledger", as_shown(ledger)]
     return printable(shlex.join(["parked", command, *told, *words]))
 
 
 def same_command(args: argparse.Namespace, *, but_model: str | None = None) -> str:
-    """Return the whole command as it was typed, but for a ledger's address with a user in it.
+    """Return the whole command as it was typed, but for what may be a secret in a ledger's address.
 
     `but_model` is a value of --model, in whose place another one is to be put.
     """
-    words = [word for word in args.words if "@" not in word or "://" not in word]
-    if len(words) < len(args.words):
-        words = [word for word in words if word != "--ledger"]
+    words = [_without_secrets(word) for word in args.words]
     if but_model is not None:
         instead = {f"--model={but_model}": f"--model={OTHER_MODEL}"}
         named = zip(["", *words], words, strict=False)
@@ -71,6 +73,18 @@ def same_command(args: argparse.Namespace, *, but_model: str | None = None) -> s
             OTHER_MODEL if (flag, word) == ("--model", but_model) else instead.get(word, word) for flag, word in named
         ]
     return printable(shlex.join(["parked", *words]))
+
+
+def _without_secrets(word: str) -> str:
+    from parked.ledger.databases import as_shown
+
+    name, equals, value = word.partition("=")
+    if name != "--ledger":
+        name, equals, value = "", "", word
+    try:
+        return f"{name}{equals}{as_shown(value)}"
+    except SettingsError:  # no address, but a text that begins like one
+        return OTHER_LEDGER
 
 
 def flag(name: str, value: str) -> list[str]:

@@ -81,7 +81,7 @@ class Pauses:
             where = f"the model {pause.scope}" if pause.scope else "all models"
             hint(f"paused, {where}: {what.meaning} ({pause.reason})")
             helps = pause.scope and pause.reason in ANOTHER_MODEL_HELPS
-            another = f"; with another model: {with_another(pause.scope)}" if helps else ""
+            another = f": {with_another(pause.scope)}" if helps else ""  # their remedies end with the other model
             hint(f"what to do: {going_on(what.remedy)}{another}")
 
 

@@ -357,7 +357,7 @@ class _Work:
         if model == args.model:
             return same_command(args, but_model=model)
         if self._scanned.names(model):
-            return f"name another model in the lines of {args.jobs}, and the same command again"
+            return f"name another one in the lines of {args.jobs}, and give the same command again"
         return command_for_pending(args, self._ledger, "run", pipeline=args.pipeline, model=model)
 
     def _unwritten(self) -> list[str]:

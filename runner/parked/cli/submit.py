@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from parked.cli.exits import Exit
+from parked.cli.ledgers import trouble_said_once
 from parked.cli.output import command_line, counted, flag, hint, put_json, same_command
 from parked.cli.pending import refuse_omitted
 from parked.cli.progress import progress
@@ -60,6 +61,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     caller = args.call or GEMINI
     called = Called(caller, str(CheckerName(check.name if check else "", args.allow_truncated)))
     with (
+        trouble_said_once(),
         scan(
             args.jobs,
             default_model=args.model,

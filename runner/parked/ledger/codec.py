@@ -21,6 +21,9 @@ ERASED = "erased"  # removed for good by a person; nothing is left to decode
 # Half of what Python's own limit lets `json` do: who reads a body back may stand deeper in the stack than who wrote it.
 MAX_DEPTH: Final = 500
 
+_LEAVES: Final = frozenset({str, int, float, bool, type(None)})
+# How surrogates stand in JSON, and whatever is written with two of them: a pair may come back as one character.
+_ESCAPED_SURROGATE: Final = b"\\ud"
 _TOO_DEEP: Final = f"nested deeper than {MAX_DEPTH} levels"
 _AS_IT_IS: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _SORTED: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"), sort_keys=True)
@@ -40,6 +43,13 @@ class Body(NamedTuple):
     data: bytes
 
 
+class Kept(NamedTuple):
+    """An answer as it is kept."""
+
+    body: Body
+    value: Any  # what `decode` makes of the body
+
+
 NOTHING: Final = Body(ERASED, None, b"")
 NOT_KEPT: Final = Body(OMITTED, None, b"")
 
@@ -52,23 +62,28 @@ def encode(value: Any) -> Body:
             back as it is: nested deeper than 500 levels, an integer beyond Python's limit of 4,300 digits, or two
             surrogates that JSON makes one character of.
     """
-    body = _encoded(value)
-    if b"\\ud" in body.data:
+    data, _ = _encoded(value)
+    if _ESCAPED_SURROGATE in data:
         _check_pairs(value)
-    return body
+    return Body(PLAIN, None, data)
 
 
-def _encoded(value: Any) -> Body:
+def _encoded(value: Any) -> tuple[bytes, bool]:
+    """Return a value as JSON, and whether it is one of nothing but JSON's own types."""
     try:
         data = _AS_IT_IS.encode(value).encode("ascii")
     except (ValueError, TypeError, RecursionError) as exc:
         raise InvalidJob(f"not a JSON value: {_why(exc)}") from exc
-    _check_shape(value)  # afterwards: by now it is known to end
-    return Body(PLAIN, None, data)
+    return data, _is_plain(value)  # afterwards: by now it is known to end
 
 
 def encode_answer(value: Any) -> Body:
-    """Return an answer as bytes, whatever it is: nothing that was paid for is dropped.
+    """Return an answer as bytes, as `keep` does."""
+    return keep(value).body
+
+
+def keep(value: Any) -> Kept:
+    """Return how an answer is kept, whatever it is: nothing that was paid for is dropped.
 
     An object that JSON can't hold is asked for `model_dump(mode="json")` or `to_dict()`; else its text is stored.
     """
@@ -79,7 +94,11 @@ def encode_answer(value: Any) -> Body:
     )
     for way in ways:
         try:
-            return _encoded(way())
+            found = way()
+            data, is_plain = _encoded(found)
+            if not is_plain or _ESCAPED_SURROGATE in data:
+                found = json.loads(data)
+            return Kept(Body(PLAIN, None, data), found)
         except Exception:  # noqa: BLE001 - a foreign object may raise anything here, and its answer must not be lost
             continue
     try:
@@ -88,7 +107,8 @@ def encode_answer(value: Any) -> Body:
         text = _deep_text(value)
     except Exception:  # noqa: BLE001 - as above
         text = f"<{type(value).__name__}>"
-    return Body(TEXT, None, json.dumps(text).encode("ascii"))
+    data = json.dumps(text).encode("ascii")
+    return Kept(Body(TEXT, None, data), json.loads(data))
 
 
 def decode(body: Body) -> Any:
@@ -126,22 +146,32 @@ def identity(value: Any) -> bytes:
     return hashlib.sha256(_SORTED.encode(value).encode()).digest()
 
 
-def _check_shape(value: Any) -> None:
-    """Refuse keys that aren't text (`json` would turn 1 and True into text, and they would not come back) and depth."""
+def _is_plain(value: Any) -> bool:
+    """Whether a value that JSON takes comes back of the same types: a tuple, an enum or another subclass doesn't.
+
+    Refuses keys that aren't text (`json` would turn 1 and True into text, and they would not come back) and depth.
+    """
+    is_plain = True
     level, depth = [value], 0
     while level:
         below: list[Any] = []
         for item in level:
+            kind = type(item)
+            if kind in _LEAVES:
+                continue
             if isinstance(item, dict):
                 for key in item:
                     if not isinstance(key, str):
                         raise InvalidJob(f"not a JSON value: the key {key!r} is not text")
+                    is_plain = is_plain and type(key) is str
                 below.extend(item.values())
             elif isinstance(item, (list, tuple)):
                 below.extend(item)
+            is_plain = is_plain and (kind is dict or kind is list)
         level, depth = below, depth + 1
         if depth > MAX_DEPTH + 1:
             raise InvalidJob(f"not a JSON value: {_TOO_DEEP}")
+    return is_plain
 
 
 def _check_pairs(value: Any) -> None:

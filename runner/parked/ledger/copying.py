@@ -72,12 +72,12 @@ def copy(
     sleep: Callable[[float], None] = time.sleep,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Moved:
-    """Take all of a ledger that nobody uses over into an empty or missing one, checked on both sides.
+    """Take all of a ledger that nobody uses over into an empty database or a missing file, checked on both sides.
 
     `mode` is that of a SQLite file which is made.
 
     Raises:
-        SettingsError: a URL is none that parked understands, both name the same, or the target is in use.
+        SettingsError: a URL is none that parked understands, both name the same, or the target was used before.
         LedgerMissing: there is no source.
         LedgerTooNew: a newer parked has changed the source: some of it would be left behind.
         LedgerUnavailable: the source is in use or its law doesn't hold, or one of both can't be read or written. There

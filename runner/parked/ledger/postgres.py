@@ -25,7 +25,7 @@ from parked.ledger.codec import ERASED, Body, TextKind
 from parked.ledger.migrations import Upgrade, Upgraded, apply, bring_up_to_date, migrations
 from parked.ledger.moves import ANOTHER_MODEL, AttemptState, Change
 from parked.ledger.operations import JobRow
-from parked.ledger.postgres_schema import PostgresSchema, begin, set_up
+from parked.ledger.postgres_schema import MAY_NOT_FILL, PostgresSchema, begin, set_up
 from parked.ledger.postgres_scrubbing import scrub
 from parked.ledger.postgres_server import ANOTHER_SESSION, BEGIN_READING, PATIENCE_S, Server
 from parked.ledger.reading import SqlReader
@@ -50,7 +50,7 @@ from parked.ledger.rows import (
 )
 from parked.ledger.statements import load
 from parked.ledger.store import ConnectionLost, Contended, InDoubt
-from parked.ledger.tables import Explained, Row, take_over
+from parked.ledger.tables import USED_BEFORE, Explained, Row, take_over
 from parked.ledger.vault import PLAIN_VAULT, Vault
 
 SQL: Final = load("postgres")
@@ -734,12 +734,12 @@ class PostgresDatabase:
     @contextmanager
     def to_be_filled(self) -> Iterator[PostgresTarget]:
         with closing(self._server.connect()) as connection:
-            schema = PostgresSchema(connection, self.where)
+            schema = PostgresSchema(connection, self.where, denied=MAY_NOT_FILL)
             with schema.transaction():
                 apply(schema, migrations("postgres"))
                 connection.execute(LOCKING_OUT)
                 if connection.execute(_TEXTS["anything"]).fetchone() is not None:
-                    raise SettingsError(f"the ledger {self.where} is in use; name a database that is empty or missing")
+                    raise SettingsError(f"the ledger {self.where} {USED_BEFORE} an empty database, or make one")
                 yield PostgresTarget(connection)
 
     def explain(self, exc: Exception) -> Exception:

@@ -17,12 +17,23 @@ MIGRATING: Final = b"SELECT pg_advisory_xact_lock(1885434475, 1)"  # "park" in A
 SCHEMA_EXISTS: Final = b"SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = 'parked'"
 CREATE_SCHEMA: Final = b"CREATE SCHEMA parked"
 
+MAY_NOT_UPGRADE: Final = (
+    "may not create or upgrade the ledger in {where}; have a role that may run `parked migrate` once"
+)
+MAY_NOT_FILL: Final = (
+    "may not fill the ledger in {where} with a copy; parked copy takes the role that owns its schema, or may create it"
+)
+
 
 class PostgresSchema:
     """See `Schema`."""
 
-    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]], where: str) -> None:
+    def __init__(
+        self, connection: psycopg.Connection[tuple[Any, ...]], where: str, *, denied: str = MAY_NOT_UPGRADE
+    ) -> None:
+        """`denied` is what to say, about `{where}`, to a role that lacks a right in a transaction."""
         self.where = where
+        self._denied = denied
         self.missing = f"there is no ledger in {where}; {CREATORS}"
         self._connection = connection
         self._sql = {name: text.encode() for name, text in load("postgres").items()}
@@ -53,10 +64,7 @@ class PostgresSchema:
             self._connection.execute(b"COMMIT")
         except psycopg.errors.InsufficientPrivilege as exc:
             self._roll_back()
-            raise LedgerUnavailable(
-                f"this role may not create or upgrade the ledger in {self.where}; have a role that may run"
-                f" `parked migrate` once ({GRANTS})"
-            ) from exc
+            raise LedgerUnavailable(f"this role {self._denied.format(where=self.where)} ({GRANTS})") from exc
         except BaseException:
             self._roll_back()
             raise

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
-from urllib.parse import parse_qsl, quote, unquote
+from urllib.parse import quote, unquote
 
 from parked.errors import LedgerMissing, LedgerUnavailable, ParkedError, SettingsError
 from parked.ledger.sqlite_file import CREATORS
@@ -52,10 +53,23 @@ SET_UP: Final = (
 )
 BEGIN_READING: Final = b"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET LOCAL jit = off"
 
+# What of a URL's parameters leads to the database, beside `dbname`; and what else may stand in a command that is shown.
+# Any other one may be a secret, lead to one, or be newer than this code.
+ADDRESS: Final = ("host", "hostaddr", "port", "service")
+HARMLESS: Final = (*ADDRESS, "sslmode", "sslrootcert", "target_session_attrs", "connect_timeout")
+LOGIN: Final = frozenset({"user", "password"})
+# Where somebody is to put what isn't shown: until then, libpq refuses the one, and the server the other.
+OTHER_USER: Final = "USER"
+OTHER_PARAMETERS: Final = "PARAMETERS"
+
 GRANTS: Final = "docs/postgres.md has the rights of each role"
 
 # What libpq says when it can't connect, in its words: it gives no codes. The rest of the sentence, and the next step.
 REFUSALS: Final = (
+    (
+        r"invalid response to (SSL|GSSAPI) negotiation|expected authentication request from server",
+        "can't be reached: what answers there isn't PostgreSQL; check host and port in the URL",
+    ),
     (r"resolve host|translate host name", "can't be reached: there is no such host; check the host in the URL"),
     (
         r"[Cc]onnection refused|No such file or directory\n",
@@ -66,7 +80,15 @@ REFUSALS: Final = (
         "can't be reached: the server doesn't answer; check host, port and firewall",
     ),
     (
-        r"password authentication failed|no password supplied|SASL authentication failed|SCRAM",
+        r"no password supplied",
+        "refuses the login: it asks for a password, and none was given; put one in PGPASSWORD or ~/.pgpass, or the URL",
+    ),
+    (
+        r"certificate authentication failed|requires a valid client certificate",
+        "refuses the login: it asks for a certificate of this user's; set sslcert and sslkey in the URL",
+    ),
+    (
+        r"password authentication failed|SASL authentication failed|SCRAM",
         "refuses the login: user or password is wrong; check both in the URL, or PGPASSWORD or ~/.pgpass",
     ),
     (r"role \".*\" does not exist|no such user", "refuses the login: there is no such user; check the user in the URL"),
@@ -101,7 +123,9 @@ REFUSALS: Final = (
     (r"permission denied for database", f"refuses this user its database (CONNECT); {GRANTS}"),
 )
 
-BROKEN_OFF_EARLY: Final = r"closed the connection|Connection reset|Broken pipe|terminating connection"
+BROKEN_OFF_EARLY: Final = (
+    r"closed the connection|connection has been closed|Connection reset|Broken pipe|terminating connection"
+)
 
 # SQLSTATE codes, or their first two characters (https://www.postgresql.org/docs/current/errcodes-appendix.html).
 MEANINGS: Final = {
@@ -137,7 +161,8 @@ ANOTHER_SESSION: Final = frozenset({"26000", "42P05"})
 class Server:
     """A server and database as a URL names them."""
 
-    where: str  # for people: neither user nor password, nor parameters
+    where: str  # for people: what leads to the database, and neither user nor password
+    shown: str  # the URL as it may stand in a command: with places for what isn't shown
     url: str = field(repr=False)
     parameters: frozenset[str] = field(repr=False, default=frozenset())  # names of those that the URL sets
     hosts: str = field(repr=False, default="")  # as the URL names them, with their ports
@@ -163,13 +188,22 @@ class Server:
                 "the ledger's URL can't be read: it must be like postgresql://user@host:5432/database, with special"
                 " characters of user and password percent-encoded ('/' as %2F, '@' as %40, '?' as %3F)"
             )
-        parameters = dict(parse_qsl(query, keep_blank_values=True))
+        # Not by `parse_qsl`: to libpq, a plus sign is one.
+        pairs = (pair.partition("=") for pair in query.split("&") if pair)
+        parameters = {unquote(name): unquote(value) for name, _, value in pairs}
         mode = parameters.get("sslmode")
         if mode is not None and mode not in TLS_MODES:
             raise SettingsError(f"sslmode in the ledger's URL must be one of {', '.join(TLS_MODES)}, got {mode!r}")
-        hosts = hosts or parameters.get("host", "")
-        database = unquote(database) or parameters.get("dbname", "")
-        return cls(f"postgresql://{hosts}/{quote(database)}", url, frozenset(parameters), hosts)
+        place = f"{hosts}/{quote(parameters.get('dbname', unquote(database)))}"
+        login = f"{OTHER_USER}@" if "@" in authority or parameters.keys() & LOGIN else ""
+        others = (OTHER_PARAMETERS,) if parameters.keys() - {*HARMLESS, *LOGIN, "dbname"} else ()
+        return cls(
+            where=_written(place, parameters, ADDRESS),
+            shown=_written(f"{login}{place}", parameters, HARMLESS, *others),
+            url=url,
+            parameters=frozenset(parameters),
+            hosts=parameters.get("host", hosts),
+        )
 
     def connect(self, *, silence_s: float | None = None) -> psycopg.Connection[tuple[Any, ...]]:
         """Connect; each statement is a transaction of its own until one is begun.
@@ -197,7 +231,7 @@ class Server:
                 " behind the '?' (https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-PARAMKEYWORDS)"
             ) from None
         except psycopg.OperationalError as exc:
-            raise self._refused(str(exc)) from None  # the message may name the user
+            raise self.refused(str(exc)) from None  # the message may name the user
         try:
             check_server(
                 connection.info.server_version, connection.info.parameter_status("server_encoding"), where=self.where
@@ -231,7 +265,8 @@ class Server:
         several = "," in (self.hosts or os.environ.get("PGHOST", ""))
         return {"target_session_attrs": "read-write"} if several and "PGTARGETSESSIONATTRS" not in os.environ else {}
 
-    def _refused(self, said: str) -> ParkedError:
+    def refused(self, said: str) -> ParkedError:
+        """Return what libpq's text for a connection that it couldn't make means to parked, in one sentence."""
         if "invalid sslmode" in said:  # from PGSSLMODE: that of the URL was checked
             return SettingsError(f"PGSSLMODE must be one of {', '.join(TLS_MODES)}")
         if re.search(BROKEN_OFF_EARLY, said):
@@ -270,6 +305,12 @@ class Server:
             meaning = f"can't be used: the server says {code} ({type(exc).__name__})"
         kind = ConnectionLost if code.startswith(ENDED) else LedgerUnavailable
         return kind(f"the ledger {self.where} {meaning}")
+
+
+def _written(place: str, parameters: Mapping[str, str], names: tuple[str, ...], *more: str) -> str:
+    """The URL of a place, with those of these parameters that there are."""
+    query = [f"{name}={quote(parameters[name], safe='/:,')}" for name in names if name in parameters]
+    return "?".join(filter(None, (f"postgresql://{place}", "&".join([*query, *more]))))
 
 
 def require_psycopg() -> None:

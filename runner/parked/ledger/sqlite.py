@@ -49,7 +49,7 @@ from parked.ledger.sqlite_file import (
 from parked.ledger.sqlite_schema import SqliteSchema
 from parked.ledger.statements import load
 from parked.ledger.store import Contended
-from parked.ledger.tables import Row
+from parked.ledger.tables import USED_BEFORE, Row
 from parked.ledger.vault import PLAIN_VAULT, Vault
 from parked.surroundings import machines
 
@@ -636,7 +636,7 @@ class SqliteDatabase:
             with schema.transaction():
                 apply(schema, migrations("sqlite"))
                 if connection.execute(SQL["anything"]).fetchone() is not None:
-                    raise SettingsError(f"the ledger {self.where} is in use; name a database that is empty or missing")
+                    raise SettingsError(f"the ledger {self.where} {USED_BEFORE} a file that isn't there yet")
                 yield SqliteTarget(connection)
 
     def explain(self, exc: Exception) -> Exception:

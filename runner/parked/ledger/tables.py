@@ -31,6 +31,9 @@ TABLES: Final = (
     "marks",
 )
 
+# Of a target that something was ever done with; what to name instead follows.
+USED_BEFORE: Final = "was used before, and a copy goes into an empty ledger only; name"
+
 Row = tuple[Any, ...]
 
 

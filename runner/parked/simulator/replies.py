@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from parked.simulator.quotas import Counted, Period, Quota, Refusal, Said
-from parked.simulator.request import Request, tokens_of
+from parked.simulator.request import LIST, Request, tokens_of
 
 JSON_TYPE: Final = "application/json; charset=UTF-8"
 HTML_TYPE: Final = "text/html; charset=UTF-8"
@@ -99,8 +99,10 @@ def text(text: str = "42") -> Reply:
     return _answer([{"text": text}], tokens_out=tokens_of(text))
 
 
-def echo(request: Request) -> Reply:
-    """What is answered unless told otherwise: an answer of the kind that was asked for, about the prompt."""
+def usual(request: Request) -> Reply:
+    """What is answered unless told otherwise: the models, or an answer of the kind asked for, about the prompt."""
+    if request.method == LIST:
+        return models()
     about = f"Simulated answer to: {request.text[:200]}"
     if request.config.get("responseModalities", request.config.get("response_modalities")) == ["IMAGE"]:
         return image()

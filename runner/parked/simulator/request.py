@@ -35,7 +35,8 @@ class Request:
     @property
     def config(self) -> Mapping[str, Any]:
         """The generation config, in either of the API's two spellings; empty if there is none."""
-        config = self.body.get("generationConfig", self.body.get("generation_config"))
+        body = self.body if isinstance(self.body, Mapping) else {}
+        config = body.get("generationConfig", body.get("generation_config"))
         return config if isinstance(config, Mapping) else {}
 
     @property

@@ -20,7 +20,7 @@ from parked.errors import SettingsError
 from parked.simulator import replies
 from parked.simulator.delays import MAX_DELAY_S, Delay, Fixed, Lognormal, Uniform
 from parked.simulator.quotas import MINUTE_S, Counted, Meters, Period, Quota, Said, Window
-from parked.simulator.replies import Reply, echo, quota_exceeded
+from parked.simulator.replies import Reply, quota_exceeded, usual
 from parked.simulator.request import Request, tokens_of
 
 REPLIES: Final[Mapping[str, Callable[..., Reply]]] = {
@@ -133,7 +133,7 @@ class Script:
             if not self._is_for(request, place, rule.when):
                 continue
             if rule.meters is None:
-                reply = rule.reply or echo(request)
+                reply = rule.reply or usual(request)
             elif refusal := rule.meters.admit(request.model, tokens_of(request.text), request.at_s):
                 reply = quota_exceeded(refusal)
             else:

@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from types import FrameType
 from typing import Any, Final, Self
 
@@ -18,7 +19,7 @@ from aiohttp import web
 
 from parked.errors import ParkedError
 from parked.simulator.record import Call
-from parked.simulator.replies import Delivery, Reply, echo, error, invalid_request, models
+from parked.simulator.replies import Delivery, Reply, error, invalid_request, usual
 from parked.simulator.request import LIST, METHODS, STREAM, Request, lists_models, parse_path, prompt_text
 
 Rule = Callable[[Request], Reply | None]
@@ -220,15 +221,16 @@ class Simulator:
 
     def _reply(self, request: Request) -> Reply:
         if request.method == LIST:
-            reply = self._rule and self._rule(request)
-            return reply if reply and (reply.status != 200 or reply.delivery is not Delivery.WHOLE) else models()
+            reply = (self._rule and self._rule(request)) or usual(request)
+            is_an_error = reply.status != 200 or reply.delivery is not Delivery.WHOLE
+            return reply if is_an_error else replace(usual(request), delay_s=reply.delay_s)
         if request.method not in METHODS:
             return error(404, "NOT_FOUND", f"Nothing is served at {request.path}.")
         if not isinstance(request.body, dict):
             return invalid_request("Invalid JSON payload received. The body is no JSON object.")
         if self._queue:
             return self._queue.popleft()
-        return (self._rule and self._rule(request)) or echo(request)
+        return (self._rule and self._rule(request)) or usual(request)
 
     def _let_go(self) -> None:
         held, self._held = self._held, []

@@ -101,7 +101,7 @@ def test_a_copy_into_a_ledger_that_is_used_is_refused(parked, story, url, target
     again = parked("copy", url, target)
 
     assert again.status == 2
-    assert "is in use; name a database that is empty or missing" in again.err
+    assert "was used before, and a copy goes into an empty ledger only; name " in again.err
 
 
 def test_a_copy_from_a_ledger_that_is_used_is_refused(parked, story, url, target, monkeypatch):

@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from parked.cli import frame, main
 from parked.cli.exits import Exit, exit_of
-from parked.cli.output import same_command
+from parked.cli.output import command_line, same_command
 from parked.errors import (
     InvalidJob,
     JobConflict,
@@ -22,6 +23,7 @@ from parked.errors import (
     TransitionError,
 )
 from parked.ledger import full_name
+from parked.ledger.databases import as_shown
 from parked.version import __version__
 
 
@@ -231,10 +233,31 @@ def test_the_documentation_names_every_field_of_the_json(parked, story):
 @pytest.mark.parametrize(
     ("words", "proposed"),
     [
-        (["work", "--ledger", "postgresql://u:secret@h/db", "--until-empty"], "parked work --until-empty"),
-        (["work", "--ledger=postgresql://u:secret@h/db", "--until-empty"], "parked work --until-empty"),
+        (
+            ["work", "--ledger", "postgresql://u:secret@h/db", "--until-empty"],
+            "parked work --ledger postgresql://USER@h/db --until-empty",
+        ),
+        (
+            ["work", "--ledger=postgresql://h/db?user=u&password=secret", "--until-empty"],
+            "parked work --ledger=postgresql://USER@h/db --until-empty",
+        ),
+        (
+            ["copy", "sqlite:///a.db", "postgres://u@h/db?sslmode=require"],
+            "parked copy sqlite:///a.db 'postgresql://USER@h/db?sslmode=require'",
+        ),
         (["run", "a b.jsonl", "--ledger", "sqlite:///x.db"], "parked run 'a b.jsonl' --ledger sqlite:///x.db"),
     ],
 )
-def test_the_same_command_is_proposed_without_an_address_that_may_hold_a_password(words, proposed):
+def test_the_same_command_is_proposed_without_what_may_be_a_password(words, proposed):
     assert same_command(argparse.Namespace(words=words)) == proposed
+
+
+@pytest.mark.parametrize("login", ["u:secret@{}", "{}?user=u&password=secret", "{}?%75ser=u&sslpassword=secret"])
+def test_a_command_to_type_next_names_the_ledger_it_is_for_and_no_secret(login):
+    url = "postgresql://" + login.format("h/db")
+
+    command = command_line(argparse.Namespace(ledger=url), "replay", "--all")
+
+    assert shlex.split(command)[:4] == ["parked", "replay", "--ledger", as_shown(url)]
+    assert "secret" not in command
+    assert "USER@h/db" in command

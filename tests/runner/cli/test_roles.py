@@ -10,6 +10,7 @@ import pytest
 from parked.job import State
 from parked.ledger import codec, open_ledger
 from parked.ledger import operations as op
+from parked.verdict import Kind, Reason, Scope
 from servers import wait_until
 
 
@@ -104,3 +105,42 @@ def test_a_right_that_is_taken_away_is_named_as_such_and_outcomes_wait_for_it(po
     assert denied.startswith("ledger_denied why=")
     assert "(permission denied for table answers)" in denied
     assert back == "ledger_back"
+
+
+@pytest.mark.parametrize("role", ["run", "look"])
+def test_a_copy_by_a_role_that_may_not_fill_a_ledger_says_which_role_may(parked, postgres, roles, tmp_path, role):
+    as_owner, as_other = (postgres.url("ledger", user=f"parked_{name}") for name in ("migrate", role))
+    parked("migrate", "--ledger", as_owner)
+    source = f"sqlite:///{tmp_path}/source.db"
+    open_ledger(source).close()
+
+    refused = parked("copy", source, as_other)
+    copied = parked("copy", source, as_owner)
+
+    assert (refused.status, refused.out) == (3, "")
+    assert "this role may not fill the ledger" in refused.err
+    assert "parked copy takes the role that owns its schema" in refused.err
+    assert copied.status == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("discard", "--all", "--reason", "r", "--apply"),
+        ("erase", "--all", "--reason", "r", "--apply"),
+        ("answers", "--new"),
+        ("submit", "jobs.jsonl"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_command_that_is_refused_a_right_says_so_once(parked, as_role, running, jobs, words):
+    ledger, row = running
+    jobs("one")
+    closing = op.Closing(Kind.PERMANENT, Reason.INVALID_REQUEST, Scope.JOB, 400)
+    ledger.record(op.Park(row.id, ledger.owner_id, row.calls, closing, error_class="permanent:400"))
+
+    said = parked(*words, "--ledger", as_role("look"))
+
+    assert said.status == 3
+    assert said.err.count("refuses this role a right") == 1
+    assert said.err.startswith("parked: ")

@@ -135,6 +135,26 @@ def test_a_caller_of_ones_own_needs_no_key(parked, jobs, tmp_path, monkeypatch):
     assert json.loads(said.out)["answer"] == {"said": "ONE"}
 
 
+def test_an_answer_that_is_no_json_is_written_as_it_is_kept(parked, jobs, out, tmp_path, monkeypatch):
+    (tmp_path / "models.py").write_text(
+        "import datetime\nimport pydantic\n\nclass Label(pydantic.BaseModel):\n    said: str\n\n"
+        "def call(payload, model):\n    said = payload['contents']\n"
+        "    return {'one': Label(said=said), 'two': {'on': datetime.date.min}, 'three': {1: float('nan')}}[said]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+
+    said = parked("run", jobs("one", "two", "three"), "--out", str(out), "--call", "models:call")
+    answers = parked("answers").out
+
+    assert (said.status, said.err.splitlines()[-1]) == (0, "3 lines: 3 answered")
+    assert sorted(out.read_text().splitlines()) == sorted(answers.splitlines())
+    assert [json.loads(line)["answer"] for line in sorted(answers.splitlines())] == [
+        {"said": "one"},
+        "{'on': datetime.date(1, 1, 1)}",
+        "{1: nan}",
+    ]
+
+
 def test_jobs_left_over_from_an_earlier_run_are_taken_up(parked, api, jobs, out, url):
     parked("run", jobs("one"), "--out", str(out), "--pipeline", "nightly")
     with open_ledger(url) as ledger:

@@ -194,7 +194,7 @@ def test_a_target_that_was_used_is_refused_and_left_as_it_is(url, ledger, desk, 
         at_desk(theirs).accept("theirs")
     before = contents(target_url)
 
-    with pytest.raises(SettingsError, match=r"is in use; name a database that is empty or missing"):
+    with pytest.raises(SettingsError, match=r"was used before, .*; name (a file|an empty database)"):
         copy(url, target_url)
 
     assert contents(target_url) == before

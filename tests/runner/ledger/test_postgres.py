@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socketserver
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
@@ -16,6 +17,7 @@ from parked.errors import JobConflict, LedgerMissing, LedgerTooNew, LedgerUnavai
 from parked.job import State
 from parked.ledger import Ledger, codec, migrations, open_ledger, postgres_server, rows
 from parked.ledger import operations as op
+from parked.ledger.databases import as_shown
 from parked.ledger.migrations import Migration, Upgrade, Upgraded
 from parked.ledger.moves import Change
 from parked.ledger.postgres import SQL, PostgresStore
@@ -42,15 +44,49 @@ def accept(job_id: str, owner: int | None = None, pipeline: str = "p") -> op.Acc
         ("postgres://u@h/db", "postgresql://h/db"),
         ("postgresql://u:secret@h1:1,h2:2/db", "postgresql://h1:1,h2:2/db"),
         ("postgresql://u:secret@[::1]:5432/db", "postgresql://[::1]:5432/db"),
-        ("postgresql:///db?host=/run/postgresql&user=u&password=secret", "postgresql:///run/postgresql/db"),
+        ("postgresql:///db?host=/run/postgresql&user=u&password=secret", "postgresql:///db?host=/run/postgresql"),
         ("postgresql://u:s%2Fecret%40@h/my%20db", "postgresql://h/my%20db"),
+        ("postgresql://h/?dbname=a+b&port=5433&password=secret", "postgresql://h/a%2Bb?port=5433"),
+        ("postgresql://h/other?%64bname=db&%70assword=secret", "postgresql://h/db"),
+        ("postgresql://%2Frun%2Fpostgresql/db", "postgresql://%2Frun%2Fpostgresql/db"),
+        ("postgresql://?service=night&sslpassword=secret", "postgresql:///?service=night"),
     ],
 )
-def test_people_are_shown_host_and_database_and_nothing_else(url, where):
+def test_people_are_shown_what_leads_to_the_database_and_nothing_else(url, where):
     server = Server.of(url)
 
     assert server.where == where
     assert "secret" not in repr(server)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://h:5433/db", "postgresql://h:5433/db"),
+        ("postgres://h/db?sslmode=require&sslrootcert=/a", "postgresql://h/db?sslmode=require&sslrootcert=/a"),
+        ("postgresql://u@h/db", "postgresql://USER@h/db"),
+        ("postgresql://u:secret@h/db?sslmode=require", "postgresql://USER@h/db?sslmode=require"),
+        ("postgresql://:secret@h/db", "postgresql://USER@h/db"),
+        ("postgresql://h:5433/db?user=u&password=secret", "postgresql://USER@h:5433/db"),
+        ("postgresql:///db?host=/run&%70assword=secret", "postgresql://USER@/db?host=/run"),
+        ("postgresql://h/db?passfile=/secret&port=5433", "postgresql://h/db?port=5433&PARAMETERS"),
+        ("postgresql://u@h/db?sslkey=k&sslpassword=secret", "postgresql://USER@h/db?PARAMETERS"),
+        ("postgresql://h/db?options=-c%20a.b%3Dsecret", "postgresql://h/db?PARAMETERS"),
+        ("postgresql://h/db?newer_than_parked=secret", "postgresql://h/db?PARAMETERS"),
+        ("sqlite:///a@b.db", "sqlite:///a@b.db"),
+    ],
+)
+def test_an_address_in_a_command_has_no_secret_and_leads_to_no_other_ledger(url, shown):
+    assert as_shown(url) == shown
+
+
+def test_an_address_with_a_place_for_a_user_fails_until_one_is_put_there(postgres_url):
+    shown = as_shown(f"{postgres_url}?options=-c%20jit%3Doff")
+
+    with pytest.raises(LedgerUnavailable, match="there is no such user"):
+        open_ledger(shown.replace("?PARAMETERS", ""))
+    with pytest.raises(SettingsError, match="check the parameters"):
+        open_ledger(shown)
 
 
 @pytest.mark.parametrize(
@@ -112,6 +148,58 @@ def test_a_wrong_password_is_refused_without_showing_it(postgres, postgres_url):
         open_ledger(postgres.url("ledger", user="careful:wr0ng"))
 
     assert "wr0ng" not in str(refused.value)
+
+
+def test_a_password_that_is_asked_for_and_was_not_given_is_said_to_be_missing(postgres, tmp_path, monkeypatch):
+    monkeypatch.setenv("PGPASSFILE", str(tmp_path / "none"))
+    postgres.run("DROP ROLE IF EXISTS careful", "CREATE ROLE careful LOGIN PASSWORD 'right'")
+    with (
+        postgres.asking_for_passwords("careful"),
+        pytest.raises(LedgerUnavailable, match=r"asks for a password, and none was given; .*PGPASSWORD or ~/.pgpass"),
+    ):
+        open_ledger(postgres.url("ledger", user="careful"))
+
+
+class Greeter(socketserver.BaseRequestHandler):
+    """Another service: says something in its own words to whoever connects."""
+
+    words = b""
+
+    def handle(self) -> None:
+        self.request.settimeout(WAIT_S)
+        if not self.words.startswith(b"HTTP"):
+            self.request.sendall(self.words)
+        self.request.recv(1000)
+        self.request.sendall(self.words)
+
+
+@pytest.mark.parametrize("mode", ["prefer", "disable"])
+@pytest.mark.parametrize(
+    "words", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9\r\n", b"-ERR unknown command\r\n"], ids=ascii
+)
+def test_what_is_no_server_of_postgresql_is_said_to_be_none(words, mode):
+    handler = type("Handler", (Greeter,), {"words": words})
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        try:
+            with pytest.raises(LedgerUnavailable, match="what answers there isn't PostgreSQL; check host and port"):
+                open_ledger(f"postgresql://u@127.0.0.1:{server.server_address[1]}/db?sslmode={mode}")
+        finally:
+            server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ('FATAL:  certificate authentication failed for user "u"', "refuses the login: .* sslcert and sslkey"),
+        ("FATAL:  connection requires a valid client certificate", "refuses the login: .* sslcert and sslkey"),
+        ("SSL connection has been closed unexpectedly", "broke the connection off"),
+        ("SSL error: certificate verify failed", "can't be reached over TLS"),
+        ("could not send SSL negotiation packet: Broken pipe", "broke the connection off"),
+    ],
+)
+def test_not_all_that_mentions_tls_or_a_certificate_is_about_the_server_s(words, said):
+    assert re.search(said, str(Server.of("postgresql://u@h/db").refused(words)))
 
 
 def test_an_unknown_tls_mode_of_the_environment_is_refused_too(postgres_url, monkeypatch):

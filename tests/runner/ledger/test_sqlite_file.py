@@ -94,6 +94,9 @@ def test_a_relative_path_stays_where_it_was_opened(tmp_path, monkeypatch):
         ("sqlite:///a.db?mode=ro", "no options"),
         ("mysql://u:secret@h/db", "the scheme 'mysql'"),
         ("parked.db", "'parked.db', without a scheme"),
+        ("host=h password=secret", "text without a scheme"),
+        ("host=h password=se:cret", "text without a scheme"),
+        ("u:secret@h/db", "text without a scheme"),
     ],
 )
 def test_another_url_is_refused_with_the_rule_and_no_secret(url, said):

@@ -37,9 +37,15 @@ class Client:
         return self.post(json.dumps({"contents": [{"parts": [{"text": prompt}]}], **fields}), path=path)
 
     def post(self, body: str, *, path: str = PATH) -> Answer:
+        return self._send("POST", path, body)
+
+    def get(self, path: str) -> Answer:
+        return self._send("GET", path, None)
+
+    def _send(self, method: str, path: str, body: str | None) -> Answer:
         connection = HTTPConnection(self._address, timeout=10)
         try:
-            connection.request("POST", path, body, {"Content-Type": "application/json", "X-Goog-Api-Key": "k"})
+            connection.request(method, path, body, {"Content-Type": "application/json", "X-Goog-Api-Key": "k"})
             response = connection.getresponse()
             headers = {name.lower(): value for name, value in response.getheaders()}
             return Answer(response.status, headers, response.read())

@@ -13,8 +13,8 @@ from google import genai
 from parked.gemini import Gemini
 from parked.judge import judge_answer, judge_exception
 from parked.simulator.record import Call
-from parked.simulator.replies import echo
-from parked.simulator.request import Request
+from parked.simulator.replies import usual
+from parked.simulator.request import GENERATE, LIST, Request
 from parked.simulator.script import QUOTA_FIELDS, REPLIES, RULE_FIELDS, SCRIPT_FIELDS, WHEN_FIELDS, parse_script
 
 PAGE = (Path(__file__).parents[3] / "docs" / "simulator.md").read_text(encoding="utf-8")
@@ -28,13 +28,17 @@ TIMED = PAGE[PAGE.index("## Quotas") : PAGE.index("## What was called")]
 ]
 
 
-def asked(script, at_s, *, text="a harbour", model="gemini-3.5-flash", key="k"):
-    """Ask at that time, in seconds since the first request; the usual answer is a whole one."""
-    request = Request(
-        model=model, method="generateContent", body={}, headers={"x-goog-api-key": key}, path="/",
+def request_at(at_s, *, text="a harbour", model="gemini-3.5-flash", key="k", method=GENERATE):
+    return Request(
+        model=model, method=method, body={} if method == GENERATE else None, headers={"x-goog-api-key": key}, path="/",
         at=at_s, at_s=at_s, text=text, call=1, number=1,
     )  # fmt: skip
-    return script(request) or echo(request)
+
+
+def asked(script, at_s, **given):
+    """Ask at that time, in seconds since the first request; the usual answer is a whole one."""
+    request = request_at(at_s, **given)
+    return script(request) or usual(request)
 
 
 def statuses(example, times, **request):
@@ -157,3 +161,12 @@ def test_the_line_of_a_record_has_the_fields_of_a_record():
 @pytest.mark.parametrize("name", REPLIES)
 def test_every_reply_is_on_the_page(name):
     assert re.search(rf'"{name}"|`{name}`', PAGE)
+
+
+@pytest.mark.parametrize("example", [e for e in EXAMPLES if "rules" in e], ids=lambda example: str(example)[:60])
+def test_whoever_asks_for_the_models_gets_them_or_an_error_of_the_script_with_every_example(example):
+    request = request_at(0.0, text="", model="", method=LIST)
+
+    reply = parse_script(example)(request) or usual(request)
+
+    assert reply.status != 200 or "models" in reply.rendered(request)

@@ -88,6 +88,32 @@ def test_vertex_ai_and_every_version_are_spoken(simulator, client, path):
     assert simulator.requests[0].model == "gemini-3.5-flash"
 
 
+LISTED = {"models": [{"name": "models/gemini-3.5-flash", "displayName": "Simulated"}]}
+
+
+@pytest.mark.parametrize(
+    ("rule", "status"),
+    [
+        (None, 200),
+        ({"delay_s": 0.05}, 200),
+        ({"when": {"every": 1}, "delay_s": 0.05}, 200),
+        ({"reply": "image"}, 200),
+        ({"when": {"text": "harbour"}, "reply": "overloaded"}, 200),
+        ({"reply": "overloaded", "delay_s": 0.05}, 503),
+        ({"quotas": [{"requests": 5, "per": "minute"}]}, 200),
+    ],
+    ids=str,
+)
+def test_whoever_asks_for_the_models_gets_one_unless_a_rule_has_an_error_for_that(simulator, client, rule, status):
+    simulator.answers(None if rule is None else parse_script({"rules": [rule]}))
+
+    answer = client.get("/v1beta/models?pageSize=1")
+
+    assert answer.status == status
+    assert answer.json == LISTED or answer.json["error"]["code"] == status
+    assert simulator.calls[0].took_s >= (rule or {}).get("delay_s", 0.0)
+
+
 @pytest.mark.parametrize("path", ["/", "/v1beta/models", "/v1beta/models/m:countTokens"])
 def test_an_unknown_path_is_not_found_in_the_words_of_the_api(client, path):
     answer = client.ask(path=path)
