@@ -2,6 +2,7 @@
 
 import pytest
 
+from parked import owners
 from parked.job import State
 from parked.ledger import operations as op
 from parked.ledger.codec import encode, identity
@@ -193,12 +194,39 @@ def test_it_is_told_why_jobs_are_pending(ledger):
     paused = waits_for()
 
     assert without_a_runner[0] == "runner"
-    assert without_a_runner[1][-1].endswith("Z: no run or worker is there for them")
+    assert without_a_runner[1][-1].endswith(
+        "Z: no run or worker is there for them; the next of the pipeline takes them up"
+    )
     assert in_line[0] == "turn"
     assert at_a_gate[0] == "gate"
     assert [line for line in at_a_gate[1] if line.startswith("closed for a rate limit: m, tried again 2")]
     assert paused[0] == "pause"
     assert [line for line in paused[1] if line.startswith("paused: p, m, since 2")]
+
+
+def test_what_a_process_has_in_hand_that_is_gone_is_told_before_anybody_parks_it(ledger):
+    gone = ledger.record(op.Register(owners.facts("worker")._replace(process_start="1")))
+    accept = op.Accept("p", "", "b", "m", encode(1), identity(1))
+    ledger.record(accept._replace(start_for=gone))
+    ledger.record(accept._replace(job_id="c"))
+    start(ledger, "a")
+    with_us = read(ledger)
+    ledger.close()
+
+    running, pending = with_us.waiting[1], with_us.waiting[0]
+    assert (running.jobs, running.gone) == (2, 1)
+    assert pending.waits_for == "turn"
+    (line,) = [line for line in render(with_us).splitlines() if line.startswith("running: ")]
+    assert line.endswith(
+        "; 1 of a process that is gone: the next run, worker, replay or sidecar parks what it had in hand"
+    )
+
+
+def test_a_process_that_is_gone_is_no_worker_that_is_there(ledger):
+    ledger.record(op.Register(owners.facts("worker")._replace(process_start="1")))
+    ledger.record(op.Accept("p", "", "b", "m", encode(1), identity(1)))
+
+    assert read(ledger).waiting[0].waits_for == "runner"
 
 
 def test_a_gate_that_was_to_open_by_now_is_not_told_of(ledger):
