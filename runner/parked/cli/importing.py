@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,11 +56,9 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
 
     from parked.deadtable import DeadTable
     from parked.ledger import open_ledger
+    from parked.named import payload_check
 
-    if args.call:
-        from parked.named import function_named
-
-        function_named(args.call)
+    check_payload = payload_check(args.call or "")
     with (
         DeadTable(Path(args.file)) as table,
         _Rejects(Path(f"{args.file}.rejected.jsonl")) as rejects,
@@ -74,7 +73,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
                     if signals.first is not None:
                         tally.was_stopped = True
                         break
-                    _take(args, ledger, table, page, rejects, tally)
+                    _take(args, ledger, table, page, rejects, tally, check_payload)
                     for _ in page:
                         shown.advance(parked=0)
                 tally.rows = len(table)
@@ -96,6 +95,8 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
 @dataclass(slots=True)
 class _Tally:
     taken: int = 0
+    unsendable: list[int] = field(default_factory=list)  # rowids of those of them that their caller can't send
+    why_unsendable: str = ""  # the first of them
     known_before: int = 0
     over: list[int] = field(default_factory=list)  # rowids; the table says that they were dealt with
     refused: list[int] = field(default_factory=list)  # rowids
@@ -149,7 +150,13 @@ def _rows_of(table: DeadTable) -> int:
 
 
 def _take(
-    args: argparse.Namespace, ledger: Ledger, table: DeadTable, page: list[DeadRow], rejects: _Rejects, tally: _Tally
+    args: argparse.Namespace,
+    ledger: Ledger,
+    table: DeadTable,
+    page: list[DeadRow],
+    rejects: _Rejects,
+    tally: _Tally,
+    check_payload: Callable[[Any], None] | None,
 ) -> None:
     """Take one page over, in as few commits as the writer needs."""
     from parked.elsewhere import take_over
@@ -166,16 +173,29 @@ def _take(
         except InvalidJob as exc:
             _refuse(row, str(exc), rejects, tally)
         else:
-            handed_in.append((row, ledger.submit(operation)))
-    for row, ticket in handed_in:
+            handed_in.append((row, ledger.submit(operation), _unsendable(failed.job.payload, check_payload)))
+    for row, ticket, why in handed_in:
         try:
             created = ticket.wait().created
         except JobConflict as exc:
             _refuse(row, str(exc), rejects, tally)
         else:
             tally.taken += created
+            if created and why is not None:
+                tally.unsendable.append(row.rowid)
+                tally.why_unsendable = tally.why_unsendable or why
             tally.known_before += not created
     tally.last = page[-1].rowid
+
+
+def _unsendable(payload: Any, check_payload: Callable[[Any], None] | None) -> str | None:
+    """Return why a payload can't be sent as it is; None if it can, as far as anybody knows."""
+    try:
+        if check_payload is not None:
+            check_payload(payload)
+    except InvalidJob as exc:
+        return str(exc)
+    return None
 
 
 def _refuse(row: DeadRow, why: str, rejects: _Rejects, tally: _Tally) -> None:
@@ -189,7 +209,11 @@ def _tell(args: argparse.Namespace, ledger: Ledger, tally: _Tally, rejects: _Rej
     refused = len(tally.refused)
     if args.json:
         told = {"taken": tally.taken, "known_before": tally.known_before, "over": len(tally.over)}
-        aside = {"refused": sorted(tally.refused), "refused_to": str(rejects.path) if refused else None}
+        aside = {
+            "unsendable": tally.unsendable,
+            "refused": sorted(tally.refused),
+            "refused_to": str(rejects.path) if refused else None,
+        }
         source = {"over_rows": tally.over, "rows": tally.rows, "last_row": tally.last}
         put_json({"ledger": ledger.where, **told, **aside, **source})
     if refused > SHOWN_REFUSED:
@@ -201,6 +225,12 @@ def _tell(args: argparse.Namespace, ledger: Ledger, tally: _Tally, rejects: _Rej
         named = ", ".join(map(str, tally.over[:SHOWN_OVER])) + (", …" if len(tally.over) > SHOWN_OVER else "")
         left = f", {len(tally.over)} left, since the table says they were dealt with (rows {named})"
     hint(f"{tally.taken} taken over, {tally.known_before} known before, {refused} refused{left}")
+    if tally.unsendable:
+        hint(
+            f"{len(tally.unsendable)} of them can't be sent as {'it is' if len(tally.unsendable) == 1 else 'they are'},"
+            f" e.g. row {tally.unsendable[0]}: {tally.why_unsendable}; replay such with --payload FILE, or"
+            " by a function of yours: parked.replay(call_model)"
+        )
     where = "before its first row" if tally.last is None else f"after row {tally.last}"
     if tally.was_stopped:
         hint(f"stopped {where}; to go on: {same_command(args)}")
