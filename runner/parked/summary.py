@@ -23,7 +23,7 @@ from parked.ledger.store import Cause, CauseCount, Filters, Reader
 from parked.owners import gone_here
 from parked.pace import KEPT_S, is_kept
 from parked.plain import printable
-from parked.reasons import explain, going_on
+from parked.reasons import explain, going_on, mended_by
 
 LAST_SUMMARY: Final = "last_summary"  # the mark that a scheduled summary leaves: when it was made, in epoch seconds
 LAST_COUNTS: Final = "last_summary_counts"  # another: what had been counted then, as `Counts`, and `at`: the same time
@@ -60,7 +60,7 @@ class Counts:
     """What the ledger has counted in all."""
 
     recovered: int = 0  # jobs
-    discarded: int = 0
+    discarded: int = 0  # each time, of a job that was restored in between
     failed_tokens: int = 0  # billed for attempts that failed
 
     @classmethod
@@ -293,7 +293,11 @@ def next_commands(summary: Summary) -> list[list[str]]:
         chosen = ["--class", cause.error_class]
         if cause.fingerprint is not None:
             chosen = ["--fingerprint", cause.fingerprint]
-        advised = ["discard", *chosen, "--reason", "erased"] if cause.erased else ["replay", *chosen]
+        advised = (
+            ["discard", *chosen, "--reason", "erased"]
+            if cause.erased
+            else ["replay", *chosen, *mended_by(cause.reason)]
+        )
         commands += [["list", *chosen], advised]
     commands += [
         ["work", *_flag("--pipeline", group.pipeline), "--until-empty"]
@@ -496,7 +500,7 @@ def _lately_lines(summary: Summary) -> list[str]:
         return []
     counted = {
         "recovered": summary.lately.recovered,
-        "discarded": summary.lately.discarded,
+        "discards" if summary.lately.discarded > 1 else "discard": summary.lately.discarded,  # of one job perhaps
         "tokens spent on attempts that failed": summary.lately.failed_tokens,
     }
     parts = [f"{number} {what}" for what, number in counted.items() if number]

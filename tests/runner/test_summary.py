@@ -172,10 +172,27 @@ def test_it_is_told_what_was_recovered_and_discarded_and_what_failing_cost_since
     assert first == ("so far: 1 recovered, 30 tokens spent on attempts that failed", [1, 0, 30])
     assert nothing == ("dead-letter: clean (0 parked)", [0, 0, 0])
     assert lately() == (
-        "since 2001-09-09 01:46Z: 1 recovered, 1 discarded, 70 tokens spent on attempts that failed", [1, 1, 70]
+        "since 2001-09-09 01:46Z: 1 recovered, 1 discard, 70 tokens spent on attempts that failed", [1, 1, 70]
     )  # fmt: skip
     asked = as_json(read(ledger, since=5.0), ())
     assert (asked["recovered"], asked["discarded"], asked["failed_tokens"]) == (None, None, None)
+
+
+def test_discarding_twice_what_was_restored_in_between_is_told_as_that(ledger):
+    ledger.record(op.Accept("p", "", "a", "m", encode(1), identity(1)))
+    discard(ledger, "a")
+    ledger.record(op.Restore(row_of(ledger, "a").id))
+    discard(ledger, "a")
+
+    assert render(read(ledger)).splitlines()[-1] == "so far: 2 discards"
+
+
+def test_what_fails_again_as_it_is_is_to_be_replayed_with_something_else(ledger):
+    row = start(ledger, "a")
+    closing = op.Closing(Kind.PERMANENT, Reason.PROMPT_BLOCKED, Scope.JOB, fingerprint="f")
+    ledger.record(op.Park(row.id, ledger.owner_id, 1, closing, "permanent:prompt_blocked"))
+
+    assert next_commands(read(ledger))[1] == ["replay", "--fingerprint", "f", "--payload", "FILE"]
 
 
 def test_it_is_told_why_jobs_are_pending(ledger):
@@ -208,15 +225,12 @@ def test_what_a_process_has_in_hand_that_is_gone_is_told_before_anybody_parks_it
     gone = ledger.record(op.Register(owners.facts("worker")._replace(process_start="1")))
     accept = op.Accept("p", "", "b", "m", encode(1), identity(1))
     ledger.record(accept._replace(start_for=gone))
-    ledger.record(accept._replace(job_id="c"))
-    start(ledger, "a")
-    with_us = read(ledger)
-    ledger.close()
 
-    running, pending = with_us.waiting[1], with_us.waiting[0]
-    assert (running.jobs, running.gone) == (2, 1)
-    assert pending.waits_for == "turn"
-    (line,) = [line for line in render(with_us).splitlines() if line.startswith("running: ")]
+    summary = read(ledger)
+
+    (running,) = summary.waiting
+    assert (running.jobs, running.gone) == (1, 1)
+    (line,) = [line for line in render(summary).splitlines() if line.startswith("running: ")]
     assert line.endswith(
         "; 1 of a process that is gone: the next run, worker, replay or sidecar parks what it had in hand"
     )
