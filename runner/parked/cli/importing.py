@@ -16,6 +16,7 @@ from parked.cli.exits import Exit
 from parked.cli.output import command_line, counted, flag, hint, put_json, same_command
 from parked.cli.progress import progress
 from parked.cli.signals import noting
+from parked.complaints import Complaints
 from parked.errors import InvalidJob, JobConflict, OutputFailed, SourceUnavailable
 from parked.job import check_name
 from parked.settings import Settings
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from parked.deadtable import DeadRow, DeadTable
     from parked.ledger import Ledger
 
-SHOWN_REFUSED: Final = 20
 SHOWN_OVER: Final = 10
 
 DESCRIPTION: Final = """\
@@ -100,6 +100,7 @@ class _Tally:
     known_before: int = 0
     over: list[int] = field(default_factory=list)  # rowids; the table says that they were dealt with
     refused: list[int] = field(default_factory=list)  # rowids
+    complaints: Complaints = field(default_factory=lambda: Complaints("row"))
     last: int | None = None  # the rowid of the last row that was read
     rows: int | None = None  # how many the table has; None: it couldn't be read to its end
     broke_off: str = ""  # why
@@ -201,8 +202,7 @@ def _unsendable(payload: Any, check_payload: Callable[[Any], None] | None) -> st
 def _refuse(row: DeadRow, why: str, rejects: _Rejects, tally: _Tally) -> None:
     rejects.add(row, why)
     tally.refused.append(row.rowid)
-    if len(tally.refused) <= SHOWN_REFUSED:
-        hint(f"row {row.rowid}: {why}")
+    tally.complaints.add(row.rowid, why)
 
 
 def _tell(args: argparse.Namespace, ledger: Ledger, tally: _Tally, rejects: _Rejects) -> None:
@@ -216,8 +216,8 @@ def _tell(args: argparse.Namespace, ledger: Ledger, tally: _Tally, rejects: _Rej
         }
         source = {"over_rows": tally.over, "rows": tally.rows, "last_row": tally.last}
         put_json({"ledger": ledger.where, **told, **aside, **source})
-    if refused > SHOWN_REFUSED:
-        hint(f"and {refused - SHOWN_REFUSED} more rows")
+    for text in tally.complaints.texts():
+        hint(text)
     if refused:
         hint(f"the rows that were refused were set aside in {rejects.path}")
     left = ""
