@@ -52,6 +52,7 @@ SET_UP: Final = (
 )
 BEGIN_READING: Final = b"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET LOCAL jit = off"
 
+LOGS: Final = "see that the server runs, and look into its log, or that of the pooler before it"
 GRANTS: Final = "docs/postgres.md has the rights of each role"
 
 # What libpq says when it can't connect, in its words: it gives no codes. The rest of the sentence, and the next step.
@@ -105,7 +106,7 @@ BROKEN_OFF_EARLY: Final = r"closed the connection|Connection reset|Broken pipe|t
 
 # SQLSTATE codes, or their first two characters (https://www.postgresql.org/docs/current/errcodes-appendix.html).
 MEANINGS: Final = {
-    "08": "lost the connection",
+    "08": f"lost the connection; {LOGS}",
     # BEGIN READ WRITE on a standby is refused as a feature that it doesn't have
     "0A": "can't be written: the server is a standby, or lacks what parked needs; name the primary in the URL",
     "25006": "can't be written: the server is a standby, or read-only; name the primary in the URL",
@@ -235,7 +236,7 @@ class Server:
         if "invalid sslmode" in said:  # from PGSSLMODE: that of the URL was checked
             return SettingsError(f"PGSSLMODE must be one of {', '.join(TLS_MODES)}")
         if re.search(BROKEN_OFF_EARLY, said):
-            return ConnectionLost(f"the ledger {self.where} broke the connection off while it was being made")
+            return ConnectionLost(f"the ledger {self.where} broke the connection off while it was being made; {LOGS}")
         for pattern, meaning in REFUSALS:
             if re.search(pattern, said):
                 return LedgerUnavailable(f"the ledger {self.where} {meaning}")
