@@ -98,7 +98,12 @@ class Gemini:
             self._client.close()
 
     def _arguments(self, payload: dict[str, Any], model: str) -> dict[str, Any]:
-        """What `generate_content` is called with. The job's model counts, not one that the payload names."""
+        """What `generate_content` is called with. The job's model counts, not one that the payload names.
+
+        Raises:
+            InvalidJob: it can't be sent; what was taken over from elsewhere, nobody has looked at before.
+        """
+        check_payload(payload)
         if not is_rest_body(payload):
             theirs = {name: value for name, value in (payload.get("config") or {}).items() if name not in _SET_HERE}
             return {

@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Final, NamedTuple, NoReturn, Self
+from typing import Any, BinaryIO, Final, NoReturn, Self
 
+from parked.complaints import Complaints
 from parked.errors import InvalidJob, OutputFailed
 from parked.job import Job, check_name
 from parked.ledger.codec import identity
@@ -27,7 +28,6 @@ from parked.spill import SpillingIndex
 STDIN: Final = "-"
 MAX_LINE_BYTES: Final = 128 * 2**20  # Gemini takes requests of up to 100 MB; a longer line is no job
 MAX_CHUNK_BYTES: Final = 8 * 2**20  # as a batch of the ledger's writer
-SHOWN_BAD_LINES: Final = 20
 
 # The id's field and the payload's: ours, and the input format of Google's Batch API.
 FORMS: Final = (("job_id", "payload"), ("key", "request"))
@@ -44,11 +44,6 @@ class InvalidJobFile(InvalidJob):
     """A job file that can't be run as it is: missing, unreadable, or with bad lines. Nothing of it was started."""
 
 
-class BadLine(NamedTuple):
-    number: int  # 1-based, as editors count
-    why: str
-
-
 class Scan:
     """A job file whose every line was checked. Holds the file open until it is closed; for one thread."""
 
@@ -59,7 +54,7 @@ class Scan:
         self.repeated = 0  # lines that say again what an earlier one said
         self.rejected = 0  # bad lines that were set aside
         self.rejected_to: Path | None = None  # the file that holds them
-        self.bad: list[BadLine] = []  # the first of them
+        self.bad = Complaints("line")  # of them; numbers are 1-based, as editors count
         self._stream = stream
         self._stamp = _stamp(stream)
         self._default_model = default_model
@@ -164,7 +159,7 @@ def scan(
     `<source>.rejected.jsonl` (mode 0600) and the rest is good.
 
     Raises:
-        InvalidJobFile: no such file, not readable, or bad lines: the first 20 are named with number and reason.
+        InvalidJobFile: no such file, not readable, or bad lines: up to 20 complaints, each with the first of its lines.
         OutputFailed: the spool, the index or the file of rejected lines can't be written.
     """
     name, stream = _open(source, stdin)
@@ -178,13 +173,12 @@ def scan(
                     scanned._check(number, raw, check_payload)
                 except InvalidJob as exc:
                     scanned.rejected += 1
-                    if len(bad) < SHOWN_BAD_LINES:
-                        bad.append(BadLine(number, str(exc)))
+                    bad.add(number, str(exc))
                     if skip_bad_lines:
                         scanned._skip(number)
                         rejects.add(raw)
             if bad and not skip_bad_lines:
-                raise InvalidJobFile(_complaint(scanned, bad))
+                raise InvalidJobFile(_complaint(scanned))
         except BaseException:
             scanned.close()
             raise
@@ -322,11 +316,9 @@ def _refuse_constant(name: str) -> NoReturn:
 _DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
-def _complaint(scanned: Scan, bad: list[BadLine]) -> str:
+def _complaint(scanned: Scan) -> str:
     said = [f"{scanned.rejected} of {scanned.lines} lines of {scanned.name} can't be run, so nothing was started:"]
-    said += [f"  line {line.number}: {line.why}" for line in bad]
-    if scanned.rejected > len(bad):
-        said.append(f"  and {scanned.rejected - len(bad)} more")
+    said += [f"  {text}" for text in scanned.bad.texts()]
     said.append("Mend them, or run the others with --skip-bad-lines.")
     return "\n".join(said)
 

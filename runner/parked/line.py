@@ -50,6 +50,7 @@ class Line:
     paused: dict[str, _Paused] = field(default_factory=dict)  # by scope
     jobs: dict[int, InLine] = field(default_factory=dict)
     calling: int = 0  # workers that are taken
+    gives_up_at: float = math.inf  # when `give_up_waiting` is to be called
     may_probe: Callable[[str], bool] = lambda model: True  # whether it is this process's turn to
 
     def __post_init__(self) -> None:
@@ -712,4 +713,7 @@ class Line:
                     del self._said_closed[model]
                 else:
                     self._said_closed[model] = why
-                self.news.append(GateMoved(model, why, max(0.0, gate.until - now)))
+                pauses_in_s = None
+                if why is Why.OUTAGE and gate.outage_since is not None:
+                    pauses_in_s = max(0.0, gate.outage_since + self.policy.max_outage_s - now)
+                self.news.append(GateMoved(model, why, max(0.0, gate.until - now), pauses_in_s))

@@ -36,14 +36,17 @@ def configure(level: str, format: str) -> None:
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-03-02T02:07:00Z WARNING task_failed task=audit why="the ledger is away"`, always on one line."""
+    """`2026-03-02T02:07:00Z WARNING task_failed task=audit why="the ledger is away"`, always on one line.
+
+    A field that is None is left out: there is nothing to say of it.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         entry = _entry(record)
         event = entry.pop("event")
         head = f"{entry.pop('time')} {entry.pop('level')} {event if _EVENT.fullmatch(event) else _plain(event)}"
         entry.pop("logger")
-        return " ".join([head, *(f"{name}={_plain(value)}" for name, value in entry.items())])
+        return " ".join([head, *(f"{name}={_plain(value)}" for name, value in entry.items() if value is not None)])
 
 
 class JsonFormatter(logging.Formatter):

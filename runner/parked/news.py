@@ -74,7 +74,8 @@ class GateMoved(NamedTuple):
 
     model: str  # `ALL`: in front of every model
     why: Why | None  # None: open
-    for_s: float
+    for_s: float  # in an outage, until one job tries
+    pauses_in_s: float | None = None  # until an outage that lasts pauses the model; None: it is none
 
 
 class PaceKept(NamedTuple):

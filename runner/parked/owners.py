@@ -6,14 +6,14 @@ No two clocks are compared, and an equal host name proves nothing: two container
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from parked.version import __version__
 
 if TYPE_CHECKING:
-    from parked.ledger.operations import OwnerFacts
+    from parked.ledger.operations import OwnerFacts, OwnerRow
 
 BEAT_S: Final = 5.0
 LOST_AFTER_S: Final = 30.0
@@ -67,6 +67,13 @@ def lives_here(other: OwnerFacts, *, here: OwnerFacts) -> bool | None:
     if not start:
         return None
     return start == other.process_start and state not in "ZX"
+
+
+def gone_here(owners: Iterable[OwnerRow]) -> dict[int, int]:
+    """Return the owners, id -> pid, of which nobody has noted yet that their process is certainly gone."""
+    here = facts("")
+    open_ones = (owner for owner in owners if owner.ended_at is None and owner.lost_at is None)
+    return {owner.id: owner.facts.pid for owner in open_ones if dead_here(owner.facts, here=here)}
 
 
 def user_of(pid: int) -> int | None:

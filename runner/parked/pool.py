@@ -204,6 +204,11 @@ class Pool:
         self._halt()
         asyncio.get_running_loop().call_later(self.premises.policy.drain_s, self._cut_off)
 
+    def wait_at_most(self, wait_s: float) -> asyncio.TimerHandle:
+        """Wait at pauses for no longer than so many seconds from now; return what can call that off."""
+        self.line.gives_up_at = self.premises.clock.monotonic() + wait_s
+        return asyncio.get_running_loop().call_later(wait_s, self.give_up_waiting)
+
     def give_up_waiting(self) -> None:
         """Hand back what stays in hand at a pause; it isn't looked into again."""
         self.line.give_up_waiting()

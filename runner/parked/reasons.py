@@ -9,6 +9,16 @@ from parked.verdict import MEANINGS, Reason
 
 # Where what is pending for a model may go to another.
 ANOTHER_MODEL_HELPS: Final = frozenset({Reason.MODEL_NOT_FOUND, Reason.NO_QUOTA, Reason.OVERLOADED})
+# What a replay has to be given, where the same request would fail again; the capitals stand for what somebody puts in.
+_OTHER_PAYLOAD: Final = ("--payload", "FILE")
+_MENDED_BY: Final[dict[str, tuple[str, str]]] = {
+    Reason.INVALID_REQUEST: _OTHER_PAYLOAD,
+    Reason.INPUT_TOO_LARGE: _OTHER_PAYLOAD,
+    Reason.PROMPT_BLOCKED: _OTHER_PAYLOAD,
+    Reason.ANSWER_BLOCKED: _OTHER_PAYLOAD,
+    Reason.ANSWER_TRUNCATED: _OTHER_PAYLOAD,
+    Reason.MODEL_NOT_FOUND: ("--to-model", "OTHER-MODEL"),
+}
 
 
 class Explained(NamedTuple):
@@ -33,6 +43,11 @@ def going_on(remedy: str) -> str:
     """A remedy for jobs that are pending, and so need no replay."""
     text = remedy.replace(", then replay", "").replace("replay once", "go on once")
     return text.replace("replay after", "go on after")
+
+
+def mended_by(reason: str) -> tuple[str, ...]:
+    """Return the flags of a replay that can help, as words; empty where the same request may succeed."""
+    return _MENDED_BY.get(reason, ())
 
 
 def explain(reason: str) -> Explained:

@@ -250,7 +250,7 @@ async def _replaying(
     for page in _pages(ids):
         with on.ledger.ask() as reader:
             jobs = reader.jobs_with_payloads(page)
-        mends = [mend for job in jobs if (mend := mending.operation(job.row, note=f"replay {replay_id}"))]
+        mends = [mend for job in jobs if (mend := mending.operation(job.row, note=f"for replay #{replay_id}"))]
         if mends:
             await pool.record_all(mends)
             with on.ledger.ask() as reader:

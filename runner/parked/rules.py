@@ -569,6 +569,13 @@ EXCEPTION_RULES: Final = (
         "https://github.com/googleapis/python-genai/blob/main/google/genai/errors.py",
         ("google.genai.UnsupportedFunctionError",),
     ),
+    # Of a payload that was taken over from elsewhere.
+    ExceptionRule(
+        "exception.payload",
+        Reason.INVALID_REQUEST,
+        "https://googleapis.github.io/python-genai/genai.html#genai.models.Models.generate_content",
+        ("parked.InvalidJob",),
+    ),
     ExceptionRule(
         "exception.prompt_text",
         Reason.INVALID_REQUEST,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final, Self
@@ -19,10 +19,11 @@ from parked.gate import Why as GateWhy
 from parked.job import State
 from parked.ledger.counters import Metric
 from parked.ledger.operations import JobRow
-from parked.ledger.store import Cause, CauseCount, Reader
+from parked.ledger.store import Cause, CauseCount, Filters, Reader
+from parked.owners import gone_here
 from parked.pace import KEPT_S, is_kept
 from parked.plain import printable
-from parked.reasons import explain, going_on
+from parked.reasons import explain, going_on, mended_by
 
 LAST_SUMMARY: Final = "last_summary"  # the mark that a scheduled summary leaves: when it was made, in epoch seconds
 LAST_COUNTS: Final = "last_summary_counts"  # another: what had been counted then, as `Counts`, and `at`: the same time
@@ -31,6 +32,7 @@ SHOWN_CAUSES: Final = 10
 SHOWN_CHARS: Final = 300  # of a message; it may go to a chat
 MAX_CAUSES: Final = 100  # each takes a look-up, and a line of the log holds them all
 ERASED_REMEDY: Final = "discard them, after a replay of others with this cause: they were erased and can't run again"
+SWEPT: Final = "the next run, worker, replay or sidecar parks what it had in hand"
 _WAITING: Final = (State.PENDING, State.RUNNING, State.REPLAYING)
 _RUNS_JOBS: Final = frozenset({"runner", "worker"})  # the roles of owners that start pending jobs
 
@@ -48,7 +50,7 @@ _WAITS_TEXT: Final = {
     WaitsFor.PAUSE: "paused",
     WaitsFor.GATE: "waiting for a gate to open",
     WaitsFor.TURN: "waiting for their turn",
-    WaitsFor.RUNNER: "no run or worker is there for them",
+    WaitsFor.RUNNER: "no run or worker is there for them; the next of the pipeline takes them up",
 }
 _GATE_TEXT: Final[dict[str, str]] = {GateWhy.RATE: "a rate limit", GateWhy.OUTAGE: "an outage"}
 
@@ -58,7 +60,7 @@ class Counts:
     """What the ledger has counted in all."""
 
     recovered: int = 0  # jobs
-    discarded: int = 0
+    discarded: int = 0  # each time, of a job that was restored in between
     failed_tokens: int = 0  # billed for attempts that failed
 
     @classmethod
@@ -124,6 +126,7 @@ class Waiting:
     jobs: int
     since: float | None  # when the oldest of them came into that state; None while they are replayed
     waits_for: WaitsFor | None  # why they are pending; None in the other states
+    gone: int = 0  # of them in the hands of processes that are certainly gone, though nobody has parked them yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +266,8 @@ def render(summary: Summary) -> str:
     for group in summary.waiting:
         since = "" if group.since is None else f", the oldest since {minute_text(group.since)}"
         why = "" if group.waits_for is None else f": {_WAITS_TEXT[group.waits_for]}"
-        lines.append(f"{group.state}: {group.jobs} of {group.pipeline}{since}{why}")
+        gone = f"; {group.gone} of a process that is gone: {SWEPT}" if group.gone else ""
+        lines.append(f"{group.state}: {group.jobs} of {group.pipeline}{since}{why}{gone}")
     for pause in summary.pauses:
         until = "" if pause.until is None else f" until {minute_text(pause.until)}"
         lines.append(
@@ -289,7 +293,11 @@ def next_commands(summary: Summary) -> list[list[str]]:
         chosen = ["--class", cause.error_class]
         if cause.fingerprint is not None:
             chosen = ["--fingerprint", cause.fingerprint]
-        advised = ["discard", *chosen, "--reason", "erased"] if cause.erased else ["replay", *chosen]
+        advised = (
+            ["discard", *chosen, "--reason", "erased"]
+            if cause.erased
+            else ["replay", *chosen, *mended_by(cause.reason)]
+        )
         commands += [["list", *chosen], advised]
     commands += [
         ["work", *_flag("--pipeline", group.pipeline), "--until-empty"]
@@ -341,6 +349,7 @@ def as_json(summary: Summary, commands: Sequence[str]) -> dict[str, Any]:
                 "jobs": group.jobs,
                 "since": iso_text(group.since),
                 "waits_for": group.waits_for,
+                "gone": group.gone,
             }
             for group in summary.waiting
         ],
@@ -428,8 +437,17 @@ def _waiting(reader: Reader, *, pauses: Sequence[Paused], gates: Sequence[Closed
     for state in (State.PENDING, State.RUNNING):
         for (pipeline, _), at in reader.oldest(state).items():
             since[pipeline, state] = min(at, since.get((pipeline, state), at))
+    owners = reader.owners()
+    dead = gone_here(owners)
+    alive = (owner for owner in owners if owner.ended_at is None and owner.lost_at is None and owner.id not in dead)
+    roles = {owner.facts.role for owner in alive}
+    gone = Counter(
+        (row.pipeline, row.state)
+        for row in (reader.jobs(Filters(), states=(State.RUNNING, State.REPLAYING)) if dead else ())
+        if row.owner_id in dead
+    )
     waits_for = {
-        pipeline: _waits_for(reader, pipeline, pauses=pauses, gates=gates)
+        pipeline: _waits_for(reader, pipeline, pauses=pauses, gates=gates, roles=roles)
         for (pipeline, state), jobs in counts.items()
         if state is State.PENDING and jobs
     }
@@ -440,6 +458,7 @@ def _waiting(reader: Reader, *, pauses: Sequence[Paused], gates: Sequence[Closed
             jobs,
             since.get((pipeline, state)),
             waits_for[pipeline] if state is State.PENDING else None,
+            gone[pipeline, state],
         )
         for state in _WAITING
         for (pipeline, counted), jobs in sorted(counts.items())
@@ -447,14 +466,16 @@ def _waiting(reader: Reader, *, pauses: Sequence[Paused], gates: Sequence[Closed
     )
 
 
-def _waits_for(reader: Reader, pipeline: str, *, pauses: Sequence[Paused], gates: Sequence[Closed]) -> WaitsFor:
+def _waits_for(
+    reader: Reader, pipeline: str, *, pauses: Sequence[Paused], gates: Sequence[Closed], roles: Set[str]
+) -> WaitsFor:
+    """`roles` are those of owners that live."""
     if any(pause.pipeline == pipeline for pause in pauses):
         return WaitsFor.PAUSE
     called = reader.labels().models_of(pipeline)
     if any(not gate.model or gate.model in called for gate in gates):
         return WaitsFor.GATE
-    alive = (owner.facts.role for owner in reader.owners() if owner.ended_at is None and owner.lost_at is None)
-    return WaitsFor.TURN if _RUNS_JOBS.intersection(alive) else WaitsFor.RUNNER
+    return WaitsFor.TURN if _RUNS_JOBS & roles else WaitsFor.RUNNER
 
 
 def _closed(reader: Reader, *, now: float) -> tuple[Closed, ...]:
@@ -479,7 +500,7 @@ def _lately_lines(summary: Summary) -> list[str]:
         return []
     counted = {
         "recovered": summary.lately.recovered,
-        "discarded": summary.lately.discarded,
+        "discards" if summary.lately.discarded > 1 else "discard": summary.lately.discarded,  # of one job perhaps
         "tokens spent on attempts that failed": summary.lately.failed_tokens,
     }
     parts = [f"{number} {what}" for what, number in counted.items() if number]

@@ -221,8 +221,8 @@ class Dispatcher:
                     self._answer(job, then)
                 case Rests(job, rest):
                     self._answer(job, rest)
-                case GateMoved(model, why, for_s):
-                    self._say_gate(model, why, for_s)
+                case GateMoved():
+                    self._say_gate(one)
                 case PaceKept():
                     self._say_pace(one)
                 case Pause() | TriesAgain() | Resumed():
@@ -235,11 +235,15 @@ class Dispatcher:
         if hold is not None and hold.failed_attempt is not None:
             self._on.ledger.submit(op.Forgive(job, hold.owner_id, hold.failed_attempt))
 
-    def _say_gate(self, model: str, why: object, for_s: float) -> None:
-        if why is None:
-            _log.info("gate_reopened", extra=fields(model=model or "*"))
+    def _say_gate(self, one: GateMoved) -> None:
+        model, length_s = one.model or "*", round(one.for_s, 1)
+        if one.why is None:
+            _log.info("gate_reopened", extra=fields(model=model))
+        elif one.pauses_in_s is None:
+            _log.warning("gate_closed", extra=fields(model=model, why=str(one.why), for_s=length_s))
         else:
-            _log.warning("gate_closed", extra=fields(model=model or "*", why=str(why), for_s=round(for_s, 1)))
+            until = iso_text(self._on.clock.time() + one.pauses_in_s)
+            _log.warning("gate_closed", extra=fields(model=model, why=str(one.why), tries_in_s=length_s, until=until))
 
     def _say_pace(self, one: PaceKept) -> None:
         learnt_at = self._on.clock.time() - (self._on.clock.monotonic() - one.learnt_at)
@@ -256,7 +260,8 @@ class Dispatcher:
                 for_s = None if for_s is None else round(for_s, 1)
                 _log.warning("paused", extra=fields(model=model, reason=str(reason), for_s=for_s))
                 if tries_in_s is not None:
-                    until = iso_text(self._on.clock.time() + tries_in_s)
+                    waits_s = min(tries_in_s, self._line.gives_up_at - self._on.clock.monotonic())
+                    until = iso_text(self._on.clock.time() + waits_s)
                     _log.info("waiting", extra=fields(model=model, reason=str(reason), until=until))
             case TriesAgain(_, reason):
                 _log.info("trying_again", extra=fields(model=model, reason=str(reason)))

@@ -146,12 +146,21 @@ def test_the_same_id_with_another_model_is_refused(jobs_file):
     assert "line 2: the job_id 'a' stands on line 1 with another model" in said
 
 
-def test_twenty_bad_lines_are_shown_and_all_are_counted(jobs_file):
-    said = complaint(jobs_file(*["{"] * 25))
+def test_lines_with_the_same_complaint_are_told_together(jobs_file):
+    said = complaint(jobs_file(*["{"] * 25, "[]"))
 
-    assert said.startswith("25 of 25 lines")
+    assert said.startswith("26 of 26 lines")
+    alike, other = [line for line in said.splitlines() if line.startswith("  line")]
+    assert alike.startswith("  lines 1, 2, 3, 4, 5 and 20 more: ")
+    assert other.startswith("  line 26: ")
+
+
+def test_of_complaints_that_differ_twenty_are_shown_and_all_lines_counted(jobs_file):
+    said = complaint(jobs_file(*[job(f"a-{n // 2}", n) for n in range(50)]))
+
+    assert said.startswith("25 of 50 lines")
     assert said.count("  line ") == 20
-    assert "and 5 more" in said
+    assert "  and 5 more lines" in said
 
 
 def test_bad_lines_can_be_set_aside_unchanged_and_the_rest_runs(jobs_file):

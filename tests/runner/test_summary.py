@@ -2,6 +2,7 @@
 
 import pytest
 
+from parked import owners
 from parked.job import State
 from parked.ledger import operations as op
 from parked.ledger.codec import encode, identity
@@ -171,10 +172,27 @@ def test_it_is_told_what_was_recovered_and_discarded_and_what_failing_cost_since
     assert first == ("so far: 1 recovered, 30 tokens spent on attempts that failed", [1, 0, 30])
     assert nothing == ("dead-letter: clean (0 parked)", [0, 0, 0])
     assert lately() == (
-        "since 2001-09-09 01:46Z: 1 recovered, 1 discarded, 70 tokens spent on attempts that failed", [1, 1, 70]
+        "since 2001-09-09 01:46Z: 1 recovered, 1 discard, 70 tokens spent on attempts that failed", [1, 1, 70]
     )  # fmt: skip
     asked = as_json(read(ledger, since=5.0), ())
     assert (asked["recovered"], asked["discarded"], asked["failed_tokens"]) == (None, None, None)
+
+
+def test_discarding_twice_what_was_restored_in_between_is_told_as_that(ledger):
+    ledger.record(op.Accept("p", "", "a", "m", encode(1), identity(1)))
+    discard(ledger, "a")
+    ledger.record(op.Restore(row_of(ledger, "a").id))
+    discard(ledger, "a")
+
+    assert render(read(ledger)).splitlines()[-1] == "so far: 2 discards"
+
+
+def test_what_fails_again_as_it_is_is_to_be_replayed_with_something_else(ledger):
+    row = start(ledger, "a")
+    closing = op.Closing(Kind.PERMANENT, Reason.PROMPT_BLOCKED, Scope.JOB, fingerprint="f")
+    ledger.record(op.Park(row.id, ledger.owner_id, 1, closing, "permanent:prompt_blocked"))
+
+    assert next_commands(read(ledger))[1] == ["replay", "--fingerprint", "f", "--payload", "FILE"]
 
 
 def test_it_is_told_why_jobs_are_pending(ledger):
@@ -193,12 +211,36 @@ def test_it_is_told_why_jobs_are_pending(ledger):
     paused = waits_for()
 
     assert without_a_runner[0] == "runner"
-    assert without_a_runner[1][-1].endswith("Z: no run or worker is there for them")
+    assert without_a_runner[1][-1].endswith(
+        "Z: no run or worker is there for them; the next of the pipeline takes them up"
+    )
     assert in_line[0] == "turn"
     assert at_a_gate[0] == "gate"
     assert [line for line in at_a_gate[1] if line.startswith("closed for a rate limit: m, tried again 2")]
     assert paused[0] == "pause"
     assert [line for line in paused[1] if line.startswith("paused: p, m, since 2")]
+
+
+def test_what_a_process_has_in_hand_that_is_gone_is_told_before_anybody_parks_it(ledger):
+    gone = ledger.record(op.Register(owners.facts("worker")._replace(process_start="1")))
+    accept = op.Accept("p", "", "b", "m", encode(1), identity(1))
+    ledger.record(accept._replace(start_for=gone))
+
+    summary = read(ledger)
+
+    (running,) = summary.waiting
+    assert (running.jobs, running.gone) == (1, 1)
+    (line,) = [line for line in render(summary).splitlines() if line.startswith("running: ")]
+    assert line.endswith(
+        "; 1 of a process that is gone: the next run, worker, replay or sidecar parks what it had in hand"
+    )
+
+
+def test_a_process_that_is_gone_is_no_worker_that_is_there(ledger):
+    ledger.record(op.Register(owners.facts("worker")._replace(process_start="1")))
+    ledger.record(op.Accept("p", "", "b", "m", encode(1), identity(1)))
+
+    assert read(ledger).waiting[0].waits_for == "runner"
 
 
 def test_a_gate_that_was_to_open_by_now_is_not_told_of(ledger):

@@ -15,7 +15,7 @@ from parked.cli.output import command_line, counted, hint, put, put_json
 from parked.clock import iso_text, minute_text
 from parked.ledger.store import Cause, Filters, Reader
 from parked.plain import printable
-from parked.reasons import explain
+from parked.reasons import explain, mended_by
 from parked.settings import Settings
 from parked.summary import message_of, remedy_of
 
@@ -84,7 +84,7 @@ def _next(args: argparse.Namespace, cause: Cause) -> str:
     chosen = argparse.Namespace(**{**vars(args), **narrower})
     if cause.erased:
         return command_line(args, "discard", *filter_words(chosen, reason=FAILED_WITH), "--reason", "erased")
-    return command_line(args, "replay", *filter_words(chosen))
+    return command_line(args, "replay", *filter_words(chosen), *mended_by(cause.reason))
 
 
 def _told(args: argparse.Namespace, cause: Cause, message: str) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from parked.cli.exits import Exit
 from parked.cli.ledgers import existing_ledger
 from parked.cli.nearest import one_of
-from parked.cli.output import counted, hint
+from parked.cli.output import counted, flag, hint
 from parked.cli.triage import CHANGED, add_flags, do, read_flags, tell_done, tell_dry_run
 from parked.job import State
 from parked.settings import Settings
@@ -52,6 +52,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
             selection = select(reader, filters, states=(State(args.state),))
         if not args.apply:
             words = [] if args.state == State.PARKED else ["--state", args.state]
+            words += flag("--reason", args.why)
             tell_dry_run(args, ledger, selection, left_means=LEFT, words=words)
             return Exit.OK
         discarded = do(ledger, selection, lambda id: Discard(id, args.why))

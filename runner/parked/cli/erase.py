@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from parked.cli.exits import Exit
 from parked.cli.ledgers import existing_ledger
-from parked.cli.output import counted, hint
+from parked.cli.output import counted, flag, hint
 from parked.cli.scrubbing import scrub
 from parked.cli.triage import CHANGED, ERASED_BEFORE, add_flags, do, read_flags, tell_done, tell_dry_run
 from parked.job import State
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
                 reader, filters, states=states, why_left=partial(_why_left, again=reader.erased_with_texts())
             )
         if not args.apply:
-            tell_dry_run(args, ledger, selection, left_means=LEFT)
+            tell_dry_run(args, ledger, selection, left_means=LEFT, words=flag("--reason", args.why))
             return Exit.OK
         erased = do(ledger, selection, lambda id: Erase(id, args.why))
         # Also after an earlier one that was broken off before this.

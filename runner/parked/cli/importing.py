@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from parked.cli.ledgers import trouble_said_once
 from parked.cli.output import command_line, counted, flag, hint, put_json, same_command
 from parked.cli.progress import progress
 from parked.cli.signals import noting
+from parked.complaints import Complaints
 from parked.errors import InvalidJob, JobConflict, OutputFailed, SourceUnavailable
 from parked.job import check_name
 from parked.settings import Settings
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from parked.deadtable import DeadRow, DeadTable
     from parked.ledger import Ledger
 
-SHOWN_REFUSED: Final = 20
 SHOWN_OVER: Final = 10
 
 DESCRIPTION: Final = """\
@@ -56,11 +57,9 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
 
     from parked.deadtable import DeadTable
     from parked.ledger import open_ledger
+    from parked.named import payload_check
 
-    if args.call:
-        from parked.named import payload_check
-
-        payload_check(args.call)  # for whether there is such a function
+    check_payload = payload_check(args.call or "")
     with (
         trouble_said_once(),
         DeadTable(Path(args.file)) as table,
@@ -76,7 +75,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
                     if signals.first is not None:
                         tally.was_stopped = True
                         break
-                    _take(args, ledger, table, page, rejects, tally)
+                    _take(args, ledger, table, page, rejects, tally, check_payload)
                     for _ in page:
                         shown.advance(parked=0)
                 tally.rows = len(table)
@@ -98,9 +97,12 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
 @dataclass(slots=True)
 class _Tally:
     taken: int = 0
+    unsendable: list[int] = field(default_factory=list)  # rowids of those of them that their caller can't send
+    why_unsendable: str = ""  # the first of them
     known_before: int = 0
     over: list[int] = field(default_factory=list)  # rowids; the table says that they were dealt with
     refused: list[int] = field(default_factory=list)  # rowids
+    complaints: Complaints = field(default_factory=lambda: Complaints("row"))
     last: int | None = None  # the rowid of the last row that was read
     rows: int | None = None  # how many the table has; None: it couldn't be read to its end
     broke_off: str = ""  # why
@@ -151,7 +153,13 @@ def _rows_of(table: DeadTable) -> int:
 
 
 def _take(
-    args: argparse.Namespace, ledger: Ledger, table: DeadTable, page: list[DeadRow], rejects: _Rejects, tally: _Tally
+    args: argparse.Namespace,
+    ledger: Ledger,
+    table: DeadTable,
+    page: list[DeadRow],
+    rejects: _Rejects,
+    tally: _Tally,
+    check_payload: Callable[[Any], None] | None,
 ) -> None:
     """Take one page over, in as few commits as the writer needs."""
     from parked.elsewhere import take_over
@@ -168,34 +176,50 @@ def _take(
         except InvalidJob as exc:
             _refuse(row, str(exc), rejects, tally)
         else:
-            handed_in.append((row, ledger.submit(operation)))
-    for row, ticket in handed_in:
+            handed_in.append((row, ledger.submit(operation), _unsendable(failed.job.payload, check_payload)))
+    for row, ticket, why in handed_in:
         try:
             created = ticket.wait().created
         except JobConflict as exc:
             _refuse(row, str(exc), rejects, tally)
         else:
             tally.taken += created
+            if created and why is not None:
+                tally.unsendable.append(row.rowid)
+                tally.why_unsendable = tally.why_unsendable or why
             tally.known_before += not created
     tally.last = page[-1].rowid
+
+
+def _unsendable(payload: Any, check_payload: Callable[[Any], None] | None) -> str | None:
+    """Return why a payload can't be sent as it is; None if it can, as far as anybody knows."""
+    try:
+        if check_payload is not None:
+            check_payload(payload)
+    except InvalidJob as exc:
+        return str(exc)
+    return None
 
 
 def _refuse(row: DeadRow, why: str, rejects: _Rejects, tally: _Tally) -> None:
     rejects.add(row, why)
     tally.refused.append(row.rowid)
-    if len(tally.refused) <= SHOWN_REFUSED:
-        hint(f"row {row.rowid}: {why}")
+    tally.complaints.add(row.rowid, why)
 
 
 def _tell(args: argparse.Namespace, ledger: Ledger, tally: _Tally, rejects: _Rejects) -> None:
     refused = len(tally.refused)
     if args.json:
         told = {"taken": tally.taken, "known_before": tally.known_before, "over": len(tally.over)}
-        aside = {"refused": sorted(tally.refused), "refused_to": str(rejects.path) if refused else None}
+        aside = {
+            "unsendable": tally.unsendable,
+            "refused": sorted(tally.refused),
+            "refused_to": str(rejects.path) if refused else None,
+        }
         source = {"over_rows": tally.over, "rows": tally.rows, "last_row": tally.last}
         put_json({"ledger": ledger.where, **told, **aside, **source})
-    if refused > SHOWN_REFUSED:
-        hint(f"and {refused - SHOWN_REFUSED} more rows")
+    for text in tally.complaints.texts():
+        hint(text)
     if refused:
         hint(f"the rows that were refused were set aside in {rejects.path}")
     left = ""
@@ -203,6 +227,12 @@ def _tell(args: argparse.Namespace, ledger: Ledger, tally: _Tally, rejects: _Rej
         named = ", ".join(map(str, tally.over[:SHOWN_OVER])) + (", …" if len(tally.over) > SHOWN_OVER else "")
         left = f", {len(tally.over)} left, since the table says they were dealt with (rows {named})"
     hint(f"{tally.taken} taken over, {tally.known_before} known before, {refused} refused{left}")
+    if tally.unsendable:
+        hint(
+            f"{len(tally.unsendable)} of them can't be sent as {'it is' if len(tally.unsendable) == 1 else 'they are'},"
+            f" e.g. row {tally.unsendable[0]}: {tally.why_unsendable}; replay such with --payload FILE, or"
+            " by a function of yours: parked.replay(call_model)"
+        )
     where = "before its first row" if tally.last is None else f"after row {tally.last}"
     if tally.was_stopped:
         hint(f"stopped {where}; to go on: {same_command(args)}")

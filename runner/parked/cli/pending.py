@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import math
+import time
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from parked.cli.output import OTHER_MODEL, command_line, counted, flag, hint
 from parked.clock import minute_text, span_text
 from parked.errors import LedgerUnavailable, SettingsError
+from parked.gate import PROBE_MAX_S
 from parked.job import State
 from parked.settings import Settings, StoredBodies
 
 if TYPE_CHECKING:
     from parked.ledger import Ledger
     from parked.ledger.operations import JobRow
-    from parked.news import News, Pause, Waits
+    from parked.news import News, Pause
+    from parked.pool import Pool
+
+SAME_OUTAGE_S: Final = 5.0  # outages that are given up at times so close are one
 
 
 def refuse_omitted(settings: Settings, command: str) -> None:
@@ -45,18 +51,33 @@ def refuse_unreadable(ledger: Ledger, *, pipeline: str | None) -> None:
 
 
 class Pauses:
-    """The pauses of a run, as they come and go."""
+    """The pauses of a run, as they come and go, and the outages that may become one."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_quiet: bool = False) -> None:
+        """Unless it is to be quiet, it says of an outage how long that is waited for, since nothing else happens."""
         self.now: dict[str, Pause] = {}  # by scope
+        self._is_quiet = is_quiet
+        self._told_until: dict[str, float] = {}  # outages that were told of -> when they are going to be a pause
 
     def heard(self, news: News) -> None:
-        from parked.news import Pause, Resumed
+        from parked.news import GateMoved, Pause, Resumed
 
         if isinstance(news, Pause):
             self.now[news.scope] = news
         elif isinstance(news, Resumed):
             self.now.pop(news.scope, None)
+        elif isinstance(news, GateMoved) and news.pauses_in_s is not None and not self._is_quiet:
+            self._tell_outage(news.model, time.time() + news.pauses_in_s)
+
+    def _tell_outage(self, scope: str, until: float) -> None:
+        """Say it once, however often the gate reopens for a moment."""
+        if until - self._told_until.get(scope, -math.inf) <= SAME_OUTAGE_S:
+            return
+        self._told_until[scope] = until
+        hint(
+            f"an outage, {_where(scope)}: one job tries every {PROBE_MAX_S:g} s or sooner, until {minute_text(until)}"
+            " at the latest; Ctrl-C ends it before, and loses nothing"
+        )
 
     def is_retired(self, model: str | None) -> bool:
         """Whether a model is paused for good, so that only another one goes on."""
@@ -78,15 +99,20 @@ class Pauses:
 
         for pause in self.now.values():
             what = explain(pause.reason)
-            where = f"the model {pause.scope}" if pause.scope else "all models"
-            hint(f"paused, {where}: {what.meaning} ({pause.reason})")
+            hint(f"paused, {_where(pause.scope)}: {what.meaning} ({pause.reason})")
             helps = pause.scope and pause.reason in ANOTHER_MODEL_HELPS
             another = f": {with_another(pause.scope)}" if helps else ""  # their remedies end with the other model
             hint(f"what to do: {going_on(what.remedy)}{another}")
 
 
-def waiting_text(waits: Waits | None) -> str:
+def _where(scope: str) -> str:
+    return f"the model {scope}" if scope else "all models"
+
+
+def waiting_text(pool: Pool) -> str:
     """`waiting 34 s for the quota of gemini-…`; empty while nothing is waited for."""
+    now = pool.premises.clock.monotonic()
+    waits, gives_up_in_s = pool.line.waits_for(now), pool.line.gives_up_at - now
     if waits is None or waits.wait_s < 1:
         return ""
     model, length = waits.model or "all models", span_text(waits.wait_s)
@@ -94,6 +120,8 @@ def waiting_text(waits: Waits | None) -> str:
         return f"waiting {length} for the quota of {model}"
     if waits.why == "outage":
         return f"waiting {length} to see whether {model} answers again"
+    if gives_up_in_s < waits.wait_s:
+        return f"paused ({waits.why}): ends in {span_text(gives_up_in_s)}"
     return f"paused ({waits.why}): one job tries in {length}"
 
 

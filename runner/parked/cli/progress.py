@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from asyncio import Handle
+
+LOOK_S: Final = 1.0
+UNKNOWN_SIZE: Final = {"ncols": 80, "nrows": 24}  # of a terminal that doesn't say how large it is
 
 
 class Progress:
@@ -37,5 +44,29 @@ def progress(total: int, *, unit: str = "job") -> Iterator[Progress]:
         return
     from tqdm import tqdm
 
-    with tqdm(total=total, unit=unit, file=sys.stderr, dynamic_ncols=True) as bar:
+    size = {"dynamic_ncols": True} if os.get_terminal_size(sys.stderr.fileno()).columns else UNKNOWN_SIZE
+    with tqdm(total=total, unit=unit, file=sys.stderr, **size) as bar:
         yield Progress(bar)
+
+
+@contextmanager
+def watching(shown: Progress, text: Callable[[], str]) -> Iterator[None]:
+    """Say every second what is waited for, where there is a bar. To be entered on a loop."""
+    if not shown.is_shown:
+        yield
+        return
+    from asyncio import get_running_loop
+
+    loop = get_running_loop()
+    timer: Handle
+
+    def look() -> None:
+        nonlocal timer
+        shown.say(text())
+        timer = loop.call_later(LOOK_S, look)
+
+    timer = loop.call_soon(look)
+    try:
+        yield
+    finally:
+        timer.cancel()

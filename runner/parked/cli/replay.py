@@ -19,8 +19,8 @@ from parked.cli.jobs import job_as_json
 from parked.cli.ledgers import existing_ledger
 from parked.cli.nearest import whole_number
 from parked.cli.output import OTHER_MODEL, command_line, counted, flag, hint, put, put_json, table
-from parked.cli.pending import Pauses
-from parked.cli.progress import progress
+from parked.cli.pending import Pauses, waiting_text
+from parked.cli.progress import progress, watching
 from parked.clock import minute_text
 from parked.errors import SettingsError
 from parked.job import State
@@ -251,15 +251,17 @@ async def _run(
     from parked.replays import replayed
 
     pauses = Pauses()
+    pool: Pool | None = None
 
     def make_pool(on: Running) -> Pool:
+        nonlocal pool
         pool = Pool(on, concurrency=args.concurrency, rate=args.rate.per_s if args.rate else None)
         drain.watch(pool, drain_s=settings.drain_s)
         pool.turns.heard.append(pauses.heard)
         return pool
 
     try:
-        with progress(choice.jobs) as shown:
+        with progress(choice.jobs) as shown, watching(shown, lambda: "" if pool is None else waiting_text(pool)):
             for called, causes in choice.ids.items():
                 async for hold in replayed(
                     callers.running(called), causes, replay_id,

@@ -25,7 +25,7 @@ from parked.cli.pending import (
     tell_pending,
     waiting_text,
 )
-from parked.cli.progress import Progress, progress
+from parked.cli.progress import Progress, progress, watching
 from parked.cli.taking_on import (
     OtherModels,
     add_job_flags,
@@ -207,7 +207,7 @@ class _Work:
     ) -> None:
         self._args, self._scanned, self._out, self._on, self._ledger = args, scanned, out, on, on.ledger
         self._waits_s = waits_s
-        self._pauses = Pauses()
+        self._pauses = Pauses(is_quiet=args.quiet)
         self._tally = Tally(lines=scanned.lines, repeated=scanned.repeated, rejected=scanned.rejected)
         self._models = OtherModels()
         self._takes_up = takes_up
@@ -236,7 +236,11 @@ class _Work:
             sources = [beside(sources[0], self._on, failed), self._left_over(pool)]
         self._drain.watch(pool, drain_s=self._on.policy.drain_s)
         try:
-            with progress(self._scanned.jobs) as shown, self._watching(pool, shown):
+            with (
+                progress(self._scanned.jobs) as shown,
+                watching(shown, lambda: waiting_text(pool)),
+                self._waiting(pool),
+            ):
                 async for hold in pool.run(*sources):
                     self._take(hold, shown, pool)
         finally:
@@ -269,23 +273,13 @@ class _Work:
             await asyncio.to_thread(self._ledger.enter_run, Run(self._args.pipeline, FILE_ALONE))
 
     @contextmanager
-    def _watching(self, pool: Pool, shown: Progress) -> Iterator[None]:
-        """Say every second what is waited for, on a terminal, and give up waiting at the time that was named."""
-        loop = asyncio.get_running_loop()
-        timers: dict[str, asyncio.TimerHandle] = {}
-
-        def look() -> None:
-            shown.say(waiting_text(pool.line.waits_for(self._on.clock.monotonic())))
-            timers["look"] = loop.call_later(1.0, look)
-
-        if self._waits_s is not None:
-            timers["give up"] = loop.call_later(self._waits_s, pool.give_up_waiting)
-        if shown.is_shown:
-            look()
+    def _waiting(self, pool: Pool) -> Iterator[None]:
+        """Give up waiting at the time that was named."""
+        timer = None if self._waits_s is None else pool.wait_at_most(self._waits_s)
         try:
             yield
         finally:
-            for timer in timers.values():
+            if timer is not None:
                 timer.cancel()
 
     def _known_here(self) -> int:

@@ -18,12 +18,17 @@ from parked.job import State
 from parked.ledger.codec import decode
 from parked.ledger.operations import JobRow
 from parked.ledger.store import AttemptRow, Erasure, Reader, Revision
+from parked.owners import gone_here
 from parked.plain import printable
 from parked.reasons import ORPHANED, explain
 from parked.settings import Settings
+from parked.summary import SWEPT
 
 if TYPE_CHECKING:
     from parked.cli.frame import Subparsers
+
+ERASED_REMEDY: Final = "discard it: it was erased and can't run again"
+OWNED: Final = (State.RUNNING, State.REPLAYING)  # by a process
 
 EPILOG: Final = """\
 example:
@@ -51,13 +56,14 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         attempts = reader.attempts(row.id)
         revisions = reader.revisions(row.id)
         erasure = reader.erasure(row.id)
+        gone = gone_here(reader.owners()).get(row.owner_id or 0) if row.state in OWNED else None
         bodies = _bodies(args, reader, row)
         if args.json:
             told = {"ledger": ledger.where, "job": job_as_json(row), "attempts": list(map(attempt_as_json, attempts))}
             told["revisions"] = list(map(revision_as_json, revisions))
-            put_json(told | {"erased": erasure and _erasure_as_json(erasure)} | bodies)
+            put_json(told | {"erased": erasure and _erasure_as_json(erasure), "gone_pid": gone} | bodies)
             return Exit.OK
-    for line in _text(row, revisions, attempts, erasure):
+    for line in _text(row, revisions, attempts, erasure, gone=gone):
         put(line)
     for name, body in bodies.items():
         put(f"{name}:\n{json.dumps(body, indent=2)}")
@@ -84,7 +90,12 @@ def _erasure_as_json(erasure: Erasure) -> dict[str, Any]:
 
 
 def _text(
-    row: JobRow, revisions: Sequence[Revision], attempts: Sequence[AttemptRow], erasure: Erasure | None
+    row: JobRow,
+    revisions: Sequence[Revision],
+    attempts: Sequence[AttemptRow],
+    erasure: Erasure | None,
+    *,
+    gone: int | None,
 ) -> Iterator[str]:
     facts = [
         ("job", row.job_id),
@@ -92,10 +103,11 @@ def _text(
         ("batch", row.batch),
         ("model", row.model),
         ("state", f"{row.state} since {minute_text(_since(row))}"),
+        ("but", gone and f"its process, pid {gone}, is gone; {SWEPT}"),
         ("class", row.error_class),
         ("reason", row.reason and _reason_text(row)),
         ("means", row.reason and explain(row.reason).meaning),
-        ("what to do", row.reason and row.state is State.PARKED and explain(row.reason).remedy),
+        ("what to do", row.reason and row.state is State.PARKED and _remedy(row)),
         ("cause", row.fingerprint),
         ("attempts", f"{row.calls} ({counted(row.strikes, 'strike')} since it was last started)"),
         ("replays", row.replays and _replays_text(row)),
@@ -117,6 +129,10 @@ def _text(
         yield "  ".join(printable(fact) for fact in said if fact)
     for attempt in attempts:
         yield from _attempt_text(attempt)
+
+
+def _remedy(row: JobRow) -> str:
+    return explain(row.reason or "").remedy if row.erased_at is None else ERASED_REMEDY
 
 
 def _replays_text(row: JobRow) -> str:
@@ -151,9 +167,9 @@ def _attempt_text(row: AttemptRow) -> Iterator[str]:
         outcome(row),
         row.rule == TRUNCATED and "cut off at the token limit",
         row.status is not None and str(row.status),
-        row.reason,
+        not row.interrupted and row.reason,  # of those that are it says no more
         row.kind and ("strike" if row.strike else "no strike"),
-        row.replay_id is not None and "replay",
+        row.replay_id is not None and f"in replay #{row.replay_id}",
         row.tokens_in is not None and f"{row.tokens_in} tokens in",
         row.tokens_out is not None and f"{row.tokens_out} tokens out",
         row.rule and f"rule {row.rule}",

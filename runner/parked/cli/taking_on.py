@@ -140,6 +140,6 @@ def _standing(state: State) -> str:
 
 def tell_rejected(scanned: Scan) -> None:
     if scanned.rejected_to is not None:
-        for line in scanned.bad:
-            hint(f"line {line.number}: {line.why}")
+        for text in scanned.bad.texts():
+            hint(text)
         hint(f"bad lines were set aside in {scanned.rejected_to}")

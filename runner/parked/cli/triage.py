@@ -1,4 +1,4 @@
-"""What `discard` and `erase` have in common: their flags, the dry run, and telling what was done and what was left."""
+"""What `discard`, `restore` and `erase` have in common: flags, the dry run, and telling what was done and was left."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from parked.cli.filters import FAILED_WITH, add_filters, filter_words, filters_of
 from parked.cli.jobs import job_as_json
-from parked.cli.output import command_line, counted, flag, hint, put, put_json, table
+from parked.cli.output import command_line, counted, hint, put, put_json, table
 from parked.cli.progress import progress
 from parked.errors import SettingsError
 from parked.job import check_name
@@ -58,9 +58,9 @@ def tell_dry_run(
     selection: Selection,
     *,
     left_means: Mapping[str, str],
-    words: Sequence[str] = (),
+    words: Sequence[str],
 ) -> None:
-    """Say what would be done. `words` are more flags for the command that does it."""
+    """Say what would be done. `words` are the flags beside the filters for the command that does it."""
     jobs = len(selection.ids)
     causes = selection.causes.most_common()
     if args.json:
@@ -88,7 +88,7 @@ def tell_dry_run(
         hint(f"nothing to {args.command} in {ledger.where}")
         return
     chosen = filter_words(args, reason=FAILED_WITH) or ["--all"]
-    again = command_line(args, args.command, *chosen, *words, *flag("--reason", args.why), "--apply")
+    again = command_line(args, args.command, *chosen, *words, "--apply")
     hint(f"would {args.command} {counted(jobs, 'job')}; nothing was changed. To do it: {again}")
 
 

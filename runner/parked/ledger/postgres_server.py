@@ -62,6 +62,7 @@ LOGIN: Final = frozenset({"user", "password"})
 OTHER_USER: Final = "USER"
 OTHER_PARAMETERS: Final = "PARAMETERS"
 
+LOGS: Final = "see that the server runs, and look into its log, or that of the pooler before it"
 GRANTS: Final = "docs/postgres.md has the rights of each role"
 
 # What libpq says when it can't connect, in its words: it gives no codes. The rest of the sentence, and the next step.
@@ -129,7 +130,7 @@ BROKEN_OFF_EARLY: Final = (
 
 # SQLSTATE codes, or their first two characters (https://www.postgresql.org/docs/current/errcodes-appendix.html).
 MEANINGS: Final = {
-    "08": "lost the connection",
+    "08": f"lost the connection; {LOGS}",
     # BEGIN READ WRITE on a standby is refused as a feature that it doesn't have
     "0A": "can't be written: the server is a standby, or lacks what parked needs; name the primary in the URL",
     "25006": "can't be written: the server is a standby, or read-only; name the primary in the URL",
@@ -270,7 +271,7 @@ class Server:
         if "invalid sslmode" in said:  # from PGSSLMODE: that of the URL was checked
             return SettingsError(f"PGSSLMODE must be one of {', '.join(TLS_MODES)}")
         if re.search(BROKEN_OFF_EARLY, said):
-            return ConnectionLost(f"the ledger {self.where} broke the connection off while it was being made")
+            return ConnectionLost(f"the ledger {self.where} broke the connection off while it was being made; {LOGS}")
         for pattern, meaning in REFUSALS:
             if re.search(pattern, said):
                 return LedgerUnavailable(f"the ledger {self.where} {meaning}")

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from parked.cli.output import OTHER_MODEL
 from parked.ledger import full_name
 from parked.ledger import operations as op
 from parked.verdict import Reason
@@ -98,3 +99,17 @@ def test_more_causes_than_are_shown_are_said(parked, night):
 def test_nothing_parked_is_said(parked, story, url):
     assert parked("causes").err.startswith(f"no parked job in {full_name(url)}")
     assert json.loads(parked("causes", "--json").out)["causes"] == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "with_what"),
+    [
+        (Reason.PROMPT_BLOCKED, " --payload FILE"),
+        (Reason.MODEL_NOT_FOUND, f" --to-model {OTHER_MODEL}"),
+        (Reason.AUTH_INVALID, ""),
+    ],
+)
+def test_what_is_to_be_typed_next_does_what_is_to_be_done(parked, story, reason, with_what):
+    story.parked("a", error_class="permanent:400", reason=reason, fingerprint="f")
+
+    assert parked("causes").out.splitlines()[-1] == f"  next: parked replay --fingerprint f{with_what}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import subprocess
 import sys
@@ -56,7 +57,7 @@ def rows(url):
 
 
 def test_rows_become_parked_jobs_with_all_that_the_table_knows(parked, source, rows, url):
-    said = parked("import", source(ROW), "--pipeline", "nightly")
+    said = parked("import", source(ROW), "--pipeline", "nightly", "--call", "json:dumps")
 
     assert (said.status, said.out) == (0, "")
     assert said.err.splitlines() == [
@@ -443,3 +444,44 @@ def taken(tmp_path):
         return 0
     finally:
         watching.close()
+
+
+# --- payloads that nobody has looked at before -------------------------------------------------------------------
+
+
+def test_rows_that_the_caller_cannot_send_are_taken_over_and_named(parked, source):
+    fine = ("fine", '{"contents": "x"}', *ROW[2:])
+
+    said = parked("import", source(ROW, fine), "--pipeline", "nightly")
+    told = json.loads(parked("import", source(ddl="SELECT 1"), "--pipeline", "others", "--json").out)
+
+    assert said.status == 0
+    assert "2 taken over" in said.err
+    assert "1 of them can't be sent as it is, e.g. row 1: the payload has no `contents`; " in said.err
+    assert "; replay such with --payload FILE, or by a function of yours: " in said.err
+    assert told["unsendable"] == [1]
+
+
+def test_rows_that_a_function_is_to_be_called_for_are_not_judged_by_what_gemini_takes(parked, source):
+    said = parked("import", source(ROW), "--pipeline", "nightly", "--call", "json:dumps")
+
+    assert "can't be sent" not in said.err
+
+
+def test_a_replay_of_a_row_that_cannot_be_sent_calls_nothing_and_says_why(parked, api, source, rows):
+    parked("import", source(ROW), "--pipeline", "nightly")
+
+    said = parked("replay", "--all", "--apply")
+
+    assert (said.status, api.requests) == (1, [])
+    (row,) = rows()
+    assert (row.error_class, row.reason, row.calls) == ("permanent:invalid_request", "invalid_request", 5)
+    assert "the payload has no `contents`; " in parked("show", "a").out
+
+
+def test_the_page_lists_the_columns_that_are_looked_for():
+    page = (Path(__file__).parents[3] / "docs/operating.md").read_text()
+
+    for field, names in deadtable.NAMES.items():
+        row = next(line for line in page.splitlines() if line.startswith(f"| `{names[0]}`"))
+        assert re.findall("`([a-z_]+)`", row.split("|")[1]) == list(names), field

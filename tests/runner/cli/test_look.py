@@ -1,12 +1,15 @@
 """`list`, `show`, `summary` and `audit` over a real ledger."""
 
 import json
+import os
 import sqlite3
 
 import pytest
 
+from parked import owners
 from parked.ledger import full_name
 from parked.ledger import operations as op
+from parked.ledger.codec import encode, identity
 from parked.summary import LAST_SUMMARY
 from parked.verdict import Reason
 from servers import sqlite_only
@@ -166,6 +169,23 @@ def test_show_counts_tokens_and_time_of_each_attempt(parked, story):
     assert (attempt["attempt"], attempt["outcome"], attempt["duration_s"]) == (1, "answered", 0.5)
     assert (attempt["tokens_in"], attempt["tokens_out"]) == (3, 5)
     assert "3 tokens in  5 tokens out" in parked("show", "a").out
+
+
+def test_show_says_that_the_process_is_gone_which_has_a_job_in_hand(parked, story):
+    gone = story.ledger.record(op.Register(owners.facts("runner")._replace(process_start="1")))
+    story.ledger.record(op.Accept("nightly", "", "a", "m", encode("p"), identity("p"), start_for=gone))
+
+    assert f"its process, pid {os.getpid()}, is gone; the next run, " in parked("show", "a").out
+    assert json.loads(parked("show", "a", "--json").out)["gone_pid"] == os.getpid()
+
+
+def test_show_of_an_erased_job_advises_what_can_still_be_done(parked, story):
+    story.parked("a")
+    parked("erase", "--job", "a", "--reason", "asked to", "--apply")
+
+    (advice,) = [line for line in parked("show", "a").out.splitlines() if line.startswith("what to do")]
+
+    assert advice.split(maxsplit=3)[3] == "discard it: it was erased and can't run again"
 
 
 def test_show_says_that_a_job_has_no_answer(parked, story):

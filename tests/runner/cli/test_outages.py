@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -145,6 +146,47 @@ def test_what_was_left_over_in_another_batch_is_taken_up_beside_the_new_file(par
     assert said.status == 0
     assert "left over from earlier: 10 succeeded" in said.err
     assert states(url) == {State.SUCCEEDED: 20}
+
+
+@pytest.mark.slow
+def test_while_an_outage_lasts_a_replay_says_how_long_it_is_waited_for(parked, api, many, url, monkeypatch):
+    monkeypatch.setenv("PARKED_MAX_OUTAGE_S", "0")
+    api.answers(lambda request: reply.overloaded())
+    parked("run", many(3), "--max-attempts", "1")
+    monkeypatch.setenv("PARKED_MAX_OUTAGE_S", "2")
+
+    said = parked("replay", "--all", "--apply")
+
+    assert said.status == 4
+    (outage,) = [line for line in said.err.splitlines() if line.startswith("an outage, ")]
+    assert re.fullmatch(
+        r"an outage, the model gemini-3.5-flash: one job tries every 15 s or sooner, until .*Z at the latest; .*",
+        outage,
+    )
+    assert "paused, the model gemini-3.5-flash: " in said.err
+
+
+@pytest.mark.slow
+def test_a_quiet_run_says_nothing_of_an_outage_that_it_waits_for(parked, api, many, monkeypatch):
+    monkeypatch.setenv("PARKED_MAX_OUTAGE_S", "2")
+    api.answers(lambda request: reply.overloaded())
+
+    said = parked("run", many(3), "--quiet")
+
+    assert said.status == 4
+    assert "an outage" not in said.err
+
+
+@pytest.mark.slow
+def test_the_log_says_until_when_a_pause_is_waited_for_at_the_latest(parked, api, many, monkeypatch):
+    monkeypatch.setenv("PARKED_LOG_LEVEL", "info")
+    api.answers(lambda request: reply.bad_key())
+
+    said = parked("run", many(3), "--wait-until", "2s")
+
+    assert re.search("WARNING paused model=[*] reason=auth_invalid$", said.err, re.MULTILINE)
+    said_at, until = map(datetime.fromisoformat, re.search(r"(\S+) INFO waiting .* until=(\S+)", said.err).groups())
+    assert until - said_at <= timedelta(seconds=2.1)
 
 
 @pytest.mark.parametrize("rate", ["0", "-3", "1e-300", "0.05", "1e9", "inf", "nan", "many"])

@@ -217,6 +217,57 @@ def test_restore_wants_to_know_which_where_an_id_is_not_unique(parked, story):
     assert parked("restore", "a", "--pipeline", "two").out == "a is parked again\n"
 
 
+def test_restore_by_filter_first_says_which(parked, night, where):
+    parked("discard", "--state", "pending", "--all", "--reason", "r", "--apply")
+    parked("discard", "--all", "--reason", "r", "--apply")
+    before = where()
+
+    said = parked("restore", "--class", "exhausted:503")
+
+    assert (said.status, where()) == (0, before)
+    assert said.out.splitlines()[1].split() == ["2", "discarded", "exhausted:503", "overloaded"]
+    assert said.err.splitlines() == [
+        "would restore 2 jobs; nothing was changed. To do it: parked restore --class exhausted:503 --apply"
+    ]
+
+
+def test_restore_by_filter_brings_back_all_that_match(parked, night, where):
+    before = where()
+    parked("discard", "--state", "pending", "--all", "--reason", "r", "--apply")
+    parked("discard", "--all", "--reason", "r", "--apply")
+
+    some = parked("restore", "--class", "exhausted:503", "--apply")
+    assert (some.status, some.err) == (0, "2 jobs restored\n")
+    assert where()[State.DISCARDED] == ["blocked", "waiting"]
+
+    rest = json.loads(parked("restore", "--all", "--apply", "--json").out)
+    assert (rest["jobs"], rest["left"]) == (2, {})
+    assert where() == before
+
+
+def test_restore_by_filter_leaves_what_was_erased(parked, night):
+    parked("discard", "--all", "--reason", "r", "--apply")
+    parked("erase", "--job", "busy-0", "--reason", "r", "--apply")
+
+    said = parked("restore", "--all", "--apply")
+
+    assert said.status == 4
+    assert said.err.splitlines() == ["left 1 job: erased, so that they can't run any more", "2 jobs restored"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--apply"], "takes every job; say --all, or name a filter"),
+        ([], "nothing to restore in "),
+        (["busy-0", "--class", "exhausted:503"], "leave out the ids, or the other filters"),
+        (["busy-0", "--all"], "leave out the ids, or the other filters"),
+    ],
+)
+def test_restore_wants_ids_or_filters(parked, night, words, says):
+    assert says in parked("restore", *words).err
+
+
 # --- erase -------------------------------------------------------------------------------------------------------
 
 

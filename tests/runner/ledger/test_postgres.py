@@ -593,6 +593,18 @@ def test_rows_that_nobody_wants_any_more_are_dropped_without_a_word_when_the_ser
             del rows  # what it would raise here, nobody could catch: a warning, and so a failure
 
 
+@pytest.mark.parametrize(
+    "error",
+    [psycopg.OperationalError("consuming input failed: server closed the connection unexpectedly"),
+     psycopg.errors.ProtocolViolation("server login has been failing, try again later")],
+    ids=["of a server", "of a pooler whose server is down"],
+)  # fmt: skip
+def test_whoever_loses_the_connection_is_told_where_to_look(error):
+    explained = str(Server.of("postgresql://h/db").explain(error))
+
+    assert explained.startswith("the ledger postgresql://h/db lost the connection; see that the server runs, and ")
+
+
 # --- a pooler in between -----------------------------------------------------------------------------------------
 
 
