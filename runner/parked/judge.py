@@ -72,8 +72,8 @@ def judge_answer(value: Any, *, request: Mapping[str, Any] | None = None, allow_
     An `HttpAnswer`, a `GenerateContentResponse` and a mapping with `candidates`, `promptFeedback` or `error` are judged
     as responses of the API, and so is a chat completion of another one (`choices`), be it JSON or an object of a client
     library. Any other value is a success unless it is None, blank or empty, or still has to be run or read (a
-    coroutine, a stream). `request` holds the facts that the judgement needs (`request_facts`), or is the payload itself.
-    `allow_truncated` takes text that stopped at the token limit for an answer.
+    coroutine, a stream). `request` holds the facts that the judgement needs (`request_facts`), or is the payload
+    itself. `allow_truncated` takes text that stopped at the token limit for an answer.
     """
     try:
         facts = request_facts(request) if request else {}

@@ -40,9 +40,13 @@ class Check(NamedTuple):
 
 def _settings(seen: Seen) -> Finding:
     wrong = [*seen.wrong_settings.values(), *seen.unknown_settings]
-    if not wrong:
-        return ok("every PARKED_ variable is known and keeps its rule")
-    return broken("; ".join(wrong), "mend or remove them; docs/settings.md has all of them with their rules")
+    if wrong:
+        return broken("; ".join(wrong), "mend or remove them; docs/settings.md has all of them with their rules")
+    if isinstance(seen.starts, Trouble):
+        return broken(f"whether the programs would start is not known: {seen.starts.why}", LOOK_AGAIN)
+    if isinstance(seen.starts, list) and seen.starts:
+        return broken("; ".join(seen.starts), "mend or remove that; docs/settings.md has all settings with their rules")
+    return ok("every PARKED_ variable is known and keeps its rule")
 
 
 def _python(seen: Seen) -> Finding:
