@@ -75,6 +75,14 @@ def test_what_another_run_has_ended_meanwhile_is_told_as_it_is_now(parked, api, 
     assert parked("run", jobs("one", "two", "three", "four"), *words).status == 0
 
 
+@sqlite_only
+def test_a_run_that_finds_no_place_for_its_ledger_leaves_no_file_for_answers(parked, api, jobs, out, tmp_path, url):
+    said = parked("--ledger", f"sqlite:///{tmp_path}/missing/parked.db", "run", jobs("one"), "--out", str(out))
+
+    assert (said.status, "does not exist; create it first" in said.err) == (3, True)
+    assert not out.exists()
+
+
 def test_without_a_file_the_answers_are_printed(parked, api, jobs):
     said = parked("run", jobs("one"))
 
