@@ -54,7 +54,19 @@ def test_every_script_of_the_page_is_run_by_a_test():
 
     assert {*SCRIPTS} == {*THREE_CALLS, "The article's functions", *in_a_worker}
     assert PAGE.count("```diff") == len(SCRIPTS)
-    assert set(re.findall(r"^```(\w+)", PAGE, re.MULTILINE)) == {"diff"}
+    assert re.findall(r"^```(?!diff)(\w+)", PAGE, re.MULTILINE) == ["python"]
+
+
+def test_the_check_of_the_page_judges_what_parked_does_not_look_into(run, tmp_path):
+    (script,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    refused = script.replace('"stop_reason": "end_turn"', '"stop_reason": "refusal"')
+    only_once = "check=is_whole, policy=parked.Policy(max_attempts=1))\noutcome = runner.run"
+    outcome = refused.replace("check=is_whole)\nprint(runner.run", only_once).replace('.answer["text"])', "")
+
+    assert run(script) == ["So you asked: Describe the sea."]
+    assert run(outcome.replace('"sea"', '"moon"') + "print(outcome.error_class, outcome.verdict.message)") == [
+        "exhausted:malformed_answer stopped by refusal"
+    ]
 
 
 THREE_CALLS = ("Calls of generate_content", "Ids", "asyncio", "Other libraries")

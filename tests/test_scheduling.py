@@ -44,7 +44,7 @@ def unit(name: str) -> Unit:
 
 def env_of(name: str) -> dict[str, str]:
     lines = (SYSTEMD / name).read_text().splitlines()
-    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    return dict(line.split("=", 1) for line in lines if re.match(r"[A-Z_]+=", line))
 
 
 def commands(text: str) -> Iterator[list[str]]:
@@ -191,6 +191,20 @@ def test_every_command_of_the_crontab_is_one_that_parked_knows():
     assert [words[:2] for words in found] == [["parked", "run"], ["parked", "work"], ["parked-exporter"]]
     assert all(understood(words) for words in found)
     assert not re.search(r"(?<!\\)%", "".join(lines)), "cron makes a line break of it"
+
+
+def test_every_line_of_cron_has_the_key():
+    assert all("set -a && . ./secrets.env && " in line for line in cron_lines((SYSTEMD / "crontab").read_text()))
+
+
+def test_without_systemd_the_page_makes_the_user_and_the_folder_before_it_needs_them():
+    steps = PAGE.partition("## With cron")[2].partition("```crontab")[0]
+
+    made = [steps.index(step) for step in ("useradd", "install -d -o parked", "install -o parked", "crontab -u parked")]
+    assert made == sorted(made)
+    home = env_of("crontab")["PARKED_LEDGER"].removeprefix("sqlite:///").removesuffix("/parked.db")
+    assert f"--home-dir {home} " in steps
+    assert f"{home}/secrets.env" in steps
 
 
 def test_cron_meets_the_hour_after_the_reset_all_year():

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from parked import tracing
 from parked.cli.exits import Exit
 from parked.cli.frame import Parser, Shown
 from parked.errors import ParkedError, SettingsError
@@ -51,6 +52,7 @@ def _run(argv: Sequence[str] | None) -> int:
         )
         full_name(settings.ledger)
         _check_functions(settings)
+        tracing.check()
     except Shown:
         return int(Exit.OK)
     except SettingsError as exc:
@@ -74,8 +76,6 @@ def _run(argv: Sequence[str] | None) -> int:
         return _say(f"{exc.name} is not installed; pip install 'parked[exporter]' brings it", Exit.SURROUNDINGS)
     try:
         return sidecar.serve(settings, read_only=arguments.read_only, linger_s=arguments.linger)
-    except SettingsError as exc:  # of OpenTelemetry's
-        return _say(str(exc), Exit.USAGE)
     except sidecar.CannotListen as exc:
         return _say(str(exc), Exit.SURROUNDINGS)
 

@@ -45,7 +45,6 @@ def serve(settings: SidecarSettings, *, read_only: bool, linger_s: float) -> Exi
 
     Raises:
         CannotListen: the port is in use, say.
-        SettingsError: OpenTelemetry's variables name an exporter that isn't known or isn't installed.
     """
     signals = Signals()
     shut_down = tracing.set_up("parked-exporter")

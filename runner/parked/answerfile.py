@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, NamedTuple, Protocol, Self
 
@@ -81,6 +82,7 @@ class AnswerLine:
 
 class _Sink(Protocol):
     def append(self, line: bytes) -> None: ...
+    def take_back(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -100,6 +102,8 @@ class AnswerOutput:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        if kind is not None:
+            self._sink.take_back()
         self.close()
 
     def has(self, key: tuple[str, str, str]) -> bool:
@@ -128,7 +132,8 @@ def open_answers(out: str | None, *, patience_s: float = 0.0) -> AnswerOutput:
     """Open the file that answers are added to (made with mode 0600), or standard output for None and `-`.
 
     What an existing file holds is kept: a torn last line is cut off, and the others are known. The file is locked
-    until it is closed; for whoever has it locked, `patience_s` is waited.
+    until it is closed; for whoever has it locked, `patience_s` is waited. One that is made here goes again if an
+    exception ends its use before an answer has come.
 
     Raises:
         SettingsError: a folder, no right to write, or a file that holds something else than answers.
@@ -136,18 +141,17 @@ def open_answers(out: str | None, *, patience_s: float = 0.0) -> AnswerOutput:
     """
     if out is None or out == STDOUT:
         return AnswerOutput(_Printed())
-    try:
-        fd = os.open(out, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    except (OSError, ValueError) as exc:
-        why = exc.strerror if isinstance(exc, OSError) else str(exc)
-        raise SettingsError(f"answers can't be written to {out}: {why}; name a file that can be by --out") from None
-    file = _File(out, fd)
-    try:
-        file.lock(patience_s)
-        return AnswerOutput(file, known=file.known())
-    except BaseException:
+    gives_up = time.monotonic() + patience_s
+    while True:
+        file = _File.open(out)
+        try:
+            file.lock(gives_up)
+            if file.is_still_there():  # else whoever had it locked has taken it back
+                return AnswerOutput(file, known=file.known())
+        except BaseException:
+            file.close()
+            raise
         file.close()
-        raise
 
 
 class _Printed:
@@ -162,21 +166,50 @@ class _Printed:
                 f"answers can't be printed: {exc.strerror}; those missing: parked answers --new, with the same --ledger"
             ) from None
 
+    def take_back(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
 
 class _File:
-    def __init__(self, name: str, fd: int) -> None:
+    def __init__(self, name: str, fd: int, *, is_new: bool) -> None:
         self._name = name
         self._fd = fd
+        self._is_new = is_new
         self._is_regular = stat.S_ISREG(os.fstat(fd).st_mode)  # else a pipe or a device: only written to
         self._end = 0  # where the last whole line ends
 
-    def lock(self, patience_s: float) -> None:
+    @classmethod
+    def open(cls, name: str) -> Self:
+        try:
+            is_new = not os.path.lexists(name)
+            fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except (OSError, ValueError) as exc:
+            why = exc.strerror if isinstance(exc, OSError) else str(exc)
+            raise SettingsError(
+                f"answers can't be written to {name}: {why}; name a file that can be by --out"
+            ) from None
+        return cls(name, fd, is_new=is_new)
+
+    def is_still_there(self) -> bool:
+        """Whether the name means this file."""
+        try:
+            return os.path.samestat(Path(self._name).stat(), os.fstat(self._fd))
+        except FileNotFoundError:
+            return False
+
+    def take_back(self) -> None:
+        """Remove the file again, if it was made here and is empty; it has to be locked."""
+        if self._is_new and self._is_regular and not os.fstat(self._fd).st_size and self.is_still_there():
+            with suppress(OSError):
+                Path(self._name).unlink()
+
+    def lock(self, gives_up: float) -> None:
+        """Lock the file, trying until then, by the monotonic clock."""
         if not self._is_regular:
             return
-        gives_up = time.monotonic() + patience_s
         try:
             while not self._locked():
                 if time.monotonic() >= gives_up:

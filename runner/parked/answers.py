@@ -12,12 +12,13 @@ from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, Final, NamedTuple
 
+from parked.completions import response_of
 from parked.request import either
 from parked.rules import BLOCK_RULES, FINISH_RULES, SHAPE_RULES, ShapeRule, ValueRule
 from parked.verdict import Reason
 
-# Any of these makes a mapping a response.
-RESPONSE_KEYS: Final = frozenset({
+# Any of these makes a mapping a response of the Gemini API.
+_RESPONSE_KEYS: Final = frozenset({
     "candidates", "promptFeedback", "prompt_feedback", "usageMetadata", "usage_metadata", "modelVersion",
     "model_version", "responseId", "response_id",
 })  # fmt: skip
@@ -55,6 +56,11 @@ class Flaw(NamedTuple):
     rule: ValueRule | ShapeRule
     message: str
     finish_reason: str | None = None
+
+
+def is_response(value: Mapping[str, Any]) -> bool:
+    """Whether a mapping has the shape of a response of the Gemini API, or of a chat completion."""
+    return not _RESPONSE_KEYS.isdisjoint(value) or response_of(value) is not None
 
 
 def flaw_of(response: Mapping[str, Any], facts: Mapping[str, Any], *, allow_truncated: bool = False) -> Flaw | None:
@@ -123,8 +129,8 @@ def text_of(answer: Any) -> str | None:
 
 
 def texts_of(response: Mapping[str, Any]) -> list[str | None]:
-    """Return the text of each candidate, as `text_of` has it."""
-    return [_text(_parts(candidate)) for candidate in _candidates(response)]
+    """Return the text of each candidate, or choice of a chat completion, as `text_of` has it."""
+    return [_text(_parts(candidate)) for candidate in _candidates(response_of(response) or response)]
 
 
 def name_of(value: Any) -> str:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from parked import answers, rules
+from parked import answers, completions, rules
 from parked.answers import NO_USAGE, Flaw, Usage, text_of
 from parked.carried import Carried, carried_error, class_names, exception_text, retold_error
 from parked.delay import asked_delay_s
@@ -70,9 +70,10 @@ def judge_answer(value: Any, *, request: Mapping[str, Any] | None = None, allow_
     """Judge what a call returned.
 
     An `HttpAnswer`, a `GenerateContentResponse` and a mapping with `candidates`, `promptFeedback` or `error` are judged
-    as responses of the API. Any other value is a success unless it is None, blank or empty, or still has to be run or
-    read (a coroutine, a stream). `request` holds the facts that the judgement needs (`request_facts`), or is the
-    payload itself. `allow_truncated` takes text that stopped at the token limit for an answer.
+    as responses of the API, and so is a chat completion of another one (`choices`), be it JSON or an object of a client
+    library. Any other value is a success unless it is None, blank or empty, or still has to be run or read (a
+    coroutine, a stream). `request` holds the facts that the judgement needs (`request_facts`), or is the payload
+    itself. `allow_truncated` takes text that stopped at the token limit for an answer.
     """
     try:
         facts = request_facts(request) if request else {}
@@ -152,12 +153,13 @@ def _judge_http_answer(answer: HttpAnswer, facts: Mapping[str, Any], *, allow_tr
 
 
 def _judge_response(
-    response: Mapping[str, Any],
+    value: Mapping[str, Any],
     facts: Mapping[str, Any],
     *,
     headers: Mapping[str, str] | None = None,
     allow_truncated: bool = False,
 ) -> Judged:
+    response = completions.response_of(value) or value
     if response.get("error"):
         return Judged(_error_verdict(evidence_of(response), headers=headers))
     flaw = answers.flaw_of(response, facts, allow_truncated=allow_truncated)
@@ -165,7 +167,7 @@ def _judge_response(
     success = _TRUNCATED if allow_truncated and answers.is_truncated(response, facts) else _WHOLE
     return Judged(
         success if flaw is None else _flaw_verdict(flaw),
-        answer=response if flaw is None else None,
+        answer=value if flaw is None else None,
         text=text_of(response) if flaw is None else None,
         usage=answers.usage_of(response),
         response_id=_kept_id(response_id) if isinstance(response_id, str) else None,
@@ -176,13 +178,11 @@ def _judge_response(
 def _response_of(value: Any) -> Mapping[str, Any] | None:
     """Return the JSON of a response, from a mapping or an object of the SDK; None if `value` is neither."""
     if isinstance(value, Mapping):
-        if value.get("error") or not answers.RESPONSE_KEYS.isdisjoint(value):
-            return value
-        return None
+        return value if value.get("error") or answers.is_response(value) else None
     for cls in type(value).__mro__:
         if cls.__name__ == "GenerateContentResponse" and cls.__module__.startswith("google."):
             return _dumped(value)
-    return None
+    return completions.dumped(value)
 
 
 def _dumped(response: Any) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
 from typing import Any
 
@@ -14,21 +15,39 @@ from parked.errors import SettingsError
 from parked.running import CallModel, refuse_generator
 
 GEMINI = "parked.gemini:Gemini"
+_SCRIPT = "__main__:"  # before the name of a function of the program that was started
 
 
 def caller_named(name: str, *, timeout_s: float) -> CallModel:
     """Return the caller of that name: the Gemini adapter, made from the environment, or `module:function`.
 
+    A function may take the payload alone, as those of the article do.
+
     Raises:
-        SettingsError: there is no such function, or the adapter has no credentials.
+        SettingsError: there is no such function, it takes other arguments, or the adapter has no credentials.
     """
     if name in ("", GEMINI):
         from parked.gemini import Gemini
 
         return Gemini(timeout_s=timeout_s)
+    if name.startswith(_SCRIPT):
+        raise SettingsError(
+            f"can't import {name}, which is part of a script; move it into a module, and name that by --call"
+            " (parked replay) or PARKED_CALL (the sidecar)"
+        )
     function = function_named(name)
     refuse_generator(f"the caller {name}", function)
-    return function
+    if _takes(function, "payload", "model"):
+        return function
+    if not _takes(function, "payload") or inspect.iscoroutinefunction(function):
+        path = name.rpartition(":")[2]
+        raise SettingsError(f"the caller {name} must be a function that can be called as {path}(payload, model)")
+
+    @wraps(function)
+    def call(payload: Any, model: str) -> Any:
+        return function(payload)
+
+    return call
 
 
 def names_a_function(name: str) -> bool:
@@ -36,7 +55,7 @@ def names_a_function(name: str) -> bool:
 
     Neither the adapter's is, nor that of a script's own function, of a lambda, or of one that a function has made.
     """
-    return name not in ("", GEMINI) and not name.startswith("__main__:") and "<" not in name
+    return name not in ("", GEMINI) and not name.startswith(_SCRIPT) and "<" not in name
 
 
 def check_function(setting: str, name: str, *, arguments: tuple[str, ...]) -> None:
@@ -59,6 +78,16 @@ def check_function(setting: str, name: str, *, arguments: tuple[str, ...]) -> No
         ) from None
     except ValueError:  # written in C, say: nobody knows
         return
+
+
+def _takes(function: Callable[..., Any], *arguments: str) -> bool:
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError:
+        return False
+    except ValueError:  # written in C, say: nobody knows
+        pass
+    return True
 
 
 def payload_check(name: str) -> Callable[[Any], None] | None:

@@ -16,7 +16,7 @@ from http import HTTPStatus
 from textwrap import dedent
 from typing import Any, Final, NamedTuple
 
-from parked.answers import RESPONSE_KEYS
+from parked.answers import is_response
 from parked.evidence import CANONICAL_STATUSES, embedded_error
 from parked.judge import HttpAnswer, classify_batch_row, classify_http_error, judge_answer, judge_exception
 from parked.request import request_facts
@@ -121,7 +121,7 @@ def _judged(value: Any, facts: Mapping[str, Any], request: Any) -> Pasted | None
         return None
     if _is_row(value):
         return Pasted("a row of a batch", classify_batch_row(value, request=request))
-    if not RESPONSE_KEYS.isdisjoint(value) and not value.get("error"):
+    if is_response(value) and not value.get("error"):
         return Pasted("an answer", judge_answer(value, request=facts).verdict)
     if not _ERROR_KEYS.isdisjoint(value):
         return Pasted("an error body", classify_http_error(None, value))

@@ -23,7 +23,7 @@ TABLES: Final[tuple[tuple[str, tuple[Rule, ...]], ...]] = (
     ("A request for which a batch gave nothing, by the state of the batch", rules.BATCH_STATE_RULES),
 )
 SUCCESSES: Final = {
-    WHOLE: "every candidate stopped by STOP with content of the kind that was asked for",
+    WHOLE: "every candidate, or choice, stopped by itself with content of the kind that was asked for",
     TRUNCATED: "text that stopped at the output token limit, where that is allowed",
 }
 _QUOTAS: Final = {

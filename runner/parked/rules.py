@@ -838,6 +838,19 @@ FINISH_RULES: Final = (
         ("MAX_TOKENS", "CONTINUATION"),
     ),
     ValueRule(
+        "finish.content_filter",
+        Reason.ANSWER_BLOCKED,
+        "https://github.com/bespokelabsai/curator/issues/261",
+        ("CONTENT_FILTER",),
+    ),
+    ValueRule(
+        "finish.refusal",
+        Reason.PROMPT_BLOCKED,
+        "https://github.com/openai/openai-python/blob/main/src/openai/types/chat/chat_completion_message.py",
+        ("REFUSAL",),
+    ),
+    ValueRule("finish.error", Reason.SERVER_ERROR, "https://openrouter.ai/docs/api-reference/errors", ("ERROR",)),
+    ValueRule(
         "finish.filtered",
         Reason.ANSWER_BLOCKED,
         _SDK_TYPES,
@@ -891,7 +904,7 @@ SHAPE_RULES: Final = {
         ShapeRule("answer.not_json", Reason.BAD_RESPONSE_BODY, "https://github.com/googleapis/python-genai/pull/1364",
                   "HTTP 200 with a body that is no JSON object: HTML, cut off, not UTF-8"),
         ShapeRule("answer.no_candidates", Reason.EMPTY_ANSWER, "https://github.com/googleapis/python-genai/issues/626",
-                  "no candidate (or fewer than were asked for) and no block reason"),
+                  "no candidate or choice (or fewer than were asked for) and no block reason"),
         ShapeRule("answer.no_content", Reason.EMPTY_ANSWER, "https://github.com/BerriAI/litellm/issues/24442",
                   "STOP, but no part that is an answer: none, white space, thoughts only, no image or audio where only"
                   " that was asked for"),

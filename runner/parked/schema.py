@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from parked.answers import RESPONSE_KEYS, texts_of
+from parked.answers import is_response, texts_of
 from parked.errors import SettingsError
 from parked.ledger.codec import identity
 
@@ -47,7 +47,7 @@ class SchemaCheck:
         """Return what is wrong with an answer, None if nothing is. An own caller's JSON value counts as it is."""
         if isinstance(answer, str):
             return self._wrong_with_text(answer)
-        if not isinstance(answer, Mapping) or RESPONSE_KEYS.isdisjoint(answer):
+        if not isinstance(answer, Mapping) or not is_response(answer):
             return self._wrong_with(answer)
         texts = texts_of(answer) or [None]
         for number, text in enumerate(texts, start=1):

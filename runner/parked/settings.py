@@ -377,15 +377,22 @@ def _decide(name: str, setting: Setting, flag: object, env: Mapping[str, str]) -
 
 
 def _read(name: str, setting: Setting, env: Mapping[str, str]) -> tuple[str, str | None]:
-    """Return what to call the source in a message, and the text found there; None if there is none."""
+    """Return what to call the source in a message, and the text found there; None if there is none.
+
+    A variable without a text is one that isn't set: Compose makes such of `${X:-}`.
+    """
     source = variable(name)
-    text = env.get(source)
-    path = env.get(source + _FILE) if setting.secret else None
+    text = _given(env, source)
+    path = _given(env, source + _FILE) if setting.secret else None
     if path is None:
         return source, text
     if text is not None:
         raise SettingsError(f"{source} and {source}{_FILE} are both set; keep one of them")
     return f"{source}{_FILE} ({path!r})", secret_in_file(source, path)
+
+
+def _given(env: Mapping[str, str], name: str) -> str | None:
+    return text if (text := env.get(name)) and not text.isspace() else None
 
 
 def secret_in_file(variable: str, path: str) -> str:
@@ -437,7 +444,7 @@ def _page() -> Iterator[str]:
     yield "A flag wins over the environment variable, which wins over the default. A variable that starts with"
     yield "`PARKED_` and is not on this page is refused by `parked` and `parked-exporter`, with the nearest name; when"
     yield "parked is used as a library, it is only warned of. The variables that Kubernetes makes from a Service named"
-    yield "`parked…` are ignored."
+    yield "`parked…` are ignored. A variable that is empty counts as not set."
     yield ""
     yield "A secret may be put into a file instead: `PARKED_TOKEN_FILE=/run/secrets/token` reads it from there. Secrets"
     yield "are never shown, not in messages and logs either."

@@ -38,10 +38,8 @@ def set_up(service_name: str) -> Callable[[], None]:
 
     Traces are asked for by `OTEL_TRACES_EXPORTER` (`otlp`, `console`) or by naming an OTLP endpoint.
     """
-    env = os.environ
-    endpoint = env.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or env.get("OTEL_EXPORTER_OTLP_ENDPOINT")
-    exporter_name = env.get("OTEL_TRACES_EXPORTER", "otlp" if endpoint else "none").strip().lower()
-    if exporter_name == "none" or env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+    exporter_name = _exporter_asked_for()
+    if exporter_name is None:
         return lambda: None
 
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
@@ -54,7 +52,7 @@ def set_up(service_name: str) -> Callable[[], None]:
     resource = Resource.create({name: value for name, value in own.items() if name not in given})
     # Who ends the provider decides how long that may take; at the exit nobody would.
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    batches = SpanBatches(_exporter(exporter_name), env)
+    batches = SpanBatches(_exporter(exporter_name), os.environ)
     provider.add_span_processor(batches)
     trace.set_tracer_provider(provider)
     if not _log.isEnabledFor(logging.DEBUG):
@@ -62,6 +60,16 @@ def set_up(service_name: str) -> Callable[[], None]:
         for name in NOISY:
             logging.getLogger(name).setLevel(logging.CRITICAL)
     return lambda: shut_down(provider, batches)
+
+
+def check() -> None:
+    """See whether the SDK could be set up.
+
+    Raises:
+        SettingsError: it couldn't, as in `set_up`.
+    """
+    if (name := _exporter_asked_for()) is not None:
+        _exporter(name)
 
 
 def shut_down(provider: TracerProvider, batches: SpanBatches) -> None:
@@ -87,6 +95,13 @@ def tracing(service_name: str) -> Iterator[None]:
         yield
     finally:
         shut_down()
+
+
+def _exporter_asked_for() -> str | None:
+    env = os.environ
+    endpoint = env.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or env.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+    name = env.get("OTEL_TRACES_EXPORTER", "otlp" if endpoint else "none").strip().lower()
+    return None if name == "none" or env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" else name
 
 
 def _exporter(name: str) -> Any:

@@ -92,8 +92,8 @@ def spelled(spellings: Mapping[str, object], rule: str) -> Form:
 
 
 def or_off(form: Form) -> Form:
-    """The form, or `off` (or nothing at all), which is read as None."""
-    return Form(lambda text: None if text.lower() in {"", "off"} else form.read(text), f"{form.rule}, or off")
+    """The form, or `off`, which is read as None."""
+    return Form(lambda text: None if text.lower() == "off" else form.read(text), f"{form.rule}, or off")
 
 
 def _address(text: str) -> Address:

@@ -585,13 +585,48 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
-def test_the_overlay_of_the_page_says_what_is_ones_own(tmp_path):
-    (overlay,) = (block for block in blocks("yaml") if "kind: Kustomization" in block)
+@pytest.fixture
+def overlays(tmp_path):
+    """A folder with the overlays of the page, each in a folder of its name, beside parked's manifests."""
     shutil.copytree(KUBERNETES, tmp_path / "parked/deploy/kubernetes")
-    (tmp_path / "night").mkdir()
-    (tmp_path / "night/kustomization.yaml").write_text(overlay, "utf-8")
+    for block in blocks("yaml"):
+        if named := re.match(r"# ([a-z-]+)/kustomization.yaml\n", block):
+            (tmp_path / named[1]).mkdir()
+            (tmp_path / named[1] / "kustomization.yaml").write_text(block, "utf-8")
     (tmp_path / "night/jobs.jsonl").write_text("{}\n", "utf-8")
+    return tmp_path
 
+
+def test_the_overlays_leave_nothing_of_an_example(overlays):
+    for name, examples in {"night": "example.com", "ledger": "example.com", "one-node": "node-1"}.items():
+        made = rendered(overlays / name)
+        assert not re.search(rf"\b{examples}\b", re.sub("#.*", "", made)), name
+
+
+def test_the_page_makes_the_ledger_on_postgresql_with_the_image_and_the_url_of_the_night(overlays):
+    def told(name):
+        made = rendered(overlays / name)
+        return set(re.findall(r"image: (\S+)|PARKED_LEDGER: (\S+)", made))
+
+    assert told("ledger") == told("night")
+    applied = re.findall(r"kubectl apply -k (\S+)", PAGE)
+    assert applied.index("ledger") < applied.index("night")
+    assert {name for name in applied if not (overlays / name).is_dir()} == {"deploy/kubernetes/monitoring"}
+
+
+def test_no_command_of_the_page_makes_what_one_before_it_has_made():
+    """One way through it: the Secret is another on SQLite and on PostgreSQL, and the page says so before each."""
+    start = PAGE.partition("## Start")[2].partition("\n## ")[0]
+    ways = start.split("For one on PostgreSQL")
+    secrets = [re.findall(r"create secret generic (\S+)", way) for way in ways]
+
+    assert secrets == [["parked"], ["parked", "parked-migrate"]]
+    assert "For a ledger on SQLite that is all" in ways[0]
+    assert not re.search(r"--from=cronjob/\w+ [\w-]+`", PAGE)  # a Job by the same name is the same batch
+
+
+def test_the_overlay_of_the_page_says_what_is_ones_own(overlays):
+    tmp_path = overlays
     made = list(yaml.safe_load_all(rendered(tmp_path / "night")))
 
     settings, jobs = ({**each["data"]} for each in made if each["kind"] == "ConfigMap")

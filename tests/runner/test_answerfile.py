@@ -112,6 +112,25 @@ def test_a_file_that_another_run_is_about_to_close_may_be_waited_for(out, monkey
         assert second.add(line("a"))
 
 
+def test_a_file_that_was_made_for_nothing_is_taken_back_and_who_waits_for_it_makes_another(out, monkeypatch):
+    first = open_answers(str(out))
+    monkeypatch.setattr(time, "sleep", lambda _: first.__exit__(RuntimeError, None, None))
+
+    with open_answers(str(out), patience_s=30.0) as second:
+        assert second.add(line("a"))
+
+    assert len(out.read_text().splitlines()) == 1
+
+
+def test_what_was_there_before_is_never_taken_back(out):
+    out.touch()
+
+    with pytest.raises(RuntimeError), open_answers(str(out)):
+        raise RuntimeError
+
+    assert out.exists()
+
+
 def test_a_file_that_another_run_writes_to_is_refused(out):
     with open_answers(str(out)), pytest.raises(OutputFailed, match="another run is writing to"):
         open_answers(str(out))

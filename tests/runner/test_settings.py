@@ -44,6 +44,21 @@ def test_a_flag_wins_over_a_variable_and_a_variable_over_the_default():
     assert (loaded.max_attempts, loaded.drain_s, loaded.max_wait_s) == (2, 5.0, 120.0)
 
 
+@pytest.mark.parametrize("empty", ["", " \n"], ids=repr)
+def test_a_variable_that_is_empty_is_not_set(empty):
+    """As Compose and shells make them: `PARKED_TOKEN: ${PARKED_TOKEN:-}`."""
+    names = [variable(name) for name in settings.SETTINGS]
+    files = [f"{variable(name)}_FILE" for name, setting in settings.SETTINGS.items() if setting.secret]
+
+    assert SidecarSettings.load(env=dict.fromkeys([*names, *files], empty)) == SidecarSettings()
+    assert SidecarSettings.load(env={"PARKED_TOKEN": TOKEN, "PARKED_TOKEN_FILE": empty}).token == TOKEN
+
+
+def test_a_flag_that_is_empty_is_refused():
+    with pytest.raises(SettingsError, match="--ledger must be a URL"):
+        Settings.load({"ledger": ""}, env={})
+
+
 def test_the_environment_of_the_process_is_read_unless_another_is_given(monkeypatch):
     monkeypatch.setenv("PARKED_MAX_ATTEMPTS", "7")
 
@@ -97,7 +112,6 @@ def test_the_policy_and_the_settings_have_the_same_defaults():
         ("token", TOKEN, TOKEN),
         ("summary_cron", "*/15 0-6/2,22 1 JAN-mar mon,7", "*/15 0-6/2,22 1 JAN-mar mon,7"),
         ("timezone", "Europe/Berlin", "Europe/Berlin"),
-        ("auto_replay", "", None),
         ("retention", "off", None),
     ],
 )
@@ -125,7 +139,7 @@ def test_the_form_of_a_setting_is_known_before_its_feature_is(name, text, value)
     [
         ("ledger_mode", "0644", "0600 (one user) or 0660 (one user and one group)"),
         ("log_level", "loud", "one of debug, info, warning, error"),
-        ("log_format", "", "one of text, json"),
+        ("log_format", "xml", "one of text, json"),
         ("export_messages", "perhaps", "true or false"),
         ("store", "rot13", "one of plain, encrypted, none"),
         ("max_attempts", "five", "a whole number from 1"),

@@ -14,8 +14,10 @@ def did_you_mean(name: str, names: Collection[str]) -> str:
     """Return `; did you mean 'list'?`, or nothing if no name is near."""
     from difflib import get_close_matches  # only for a mistake
 
-    near = get_close_matches(name, names, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    # Without the dashes, which would make any two flags look alike.
+    by_stem = {other.lstrip("-"): other for other in names}
+    near = get_close_matches(name.lstrip("-"), by_stem, n=1)
+    return f"; did you mean {by_stem[near[0]]}?" if near else ""
 
 
 def one_of(what: str, names: Collection[str]) -> Callable[[str], str]:

@@ -172,6 +172,9 @@ def tell_orphans(orphans: list[JobRow]) -> None:
 
     if orphans:
         sent = sum(row.reason == MAYBE_SENT for row in orphans)
-        whose = "their calls" if sent in (0, len(orphans)) else f"the calls of {sent}"
-        what = "may have been made" if sent else "were not made"
-        hint(f"{counted(len(orphans), 'job')} of a process that died parked as orphaned: {whose} {what}")
+        if len(orphans) == 1:
+            told = "its call may have been made" if sent else "its call was not made"
+        else:
+            whose = "their calls" if sent in (0, len(orphans)) else f"the calls of {sent}"
+            told = f"{whose} {'may have been made' if sent else 'were not made'}"
+        hint(f"{counted(len(orphans), 'job')} of a process that died parked as orphaned: {told}")

@@ -77,6 +77,11 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="FILE",
         help="send these payloads instead: job lines, one for each job, or the payload of a single one",
     )
+    parser.add_argument(
+        "--call",
+        metavar="MODULE:FUNCTION",
+        help="who calls instead of the Gemini adapter, and for jobs whose function was part of a script",
+    )
     parser.add_argument("--to-model", metavar="M", help="call this model instead of the jobs' own")
     parser.add_argument(
         "--concurrency",
@@ -94,11 +99,14 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         raise SettingsError("parked replay --apply without a filter runs every parked job; say --all, or --limit N")
 
     from parked.callers import Callers
+    from parked.named import caller_named
     from parked.replays import choose
 
     mending = _mending(args)
+    if args.call is not None:
+        caller_named(args.call, timeout_s=settings.attempt_timeout_s)
     with existing_ledger(settings, role="replay") as ledger:
-        callers = Callers(ledger, settings.policy())
+        callers = Callers(ledger, settings.policy(), stand_in=args.call)
         refusals = _Refusals(callers, mending)
         refusals.orphans = {row.id for row in ledger.sweep()} if args.apply else set()
         with ledger.ask() as reader:
@@ -340,7 +348,7 @@ def _tell_dry_run(args: argparse.Namespace, ledger: Ledger, choice: Choice) -> N
 def _other_flags(args: argparse.Namespace) -> list[str]:
     """The flags that say how, as they were given."""
     words: list[str] = []
-    for name in ("payload", "to_model", "name"):
+    for name in ("payload", "call", "to_model", "name"):
         if value := getattr(args, name):
             words += flag("--" + name.replace("_", "-"), value)
     words += ["--canary", str(args.canary)] if args.canary != DEFAULT_CANARIES else []

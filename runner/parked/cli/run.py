@@ -37,7 +37,7 @@ from parked.cli.taking_on import (
 from parked.cli.tally import Tally
 from parked.clock import from_now_s
 from parked.errors import LedgerUnavailable, OutputFailed, ParkedError, TextMissing
-from parked.job import ANSWERED, Job, State
+from parked.job import ANSWERED, HELD, Job, State
 from parked.settings import Settings
 from parked.surroundings.clocks import warn_at_start
 
@@ -168,6 +168,8 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         gc.freeze()
         work = _Work(args, scanned, out, on, waits_s=waits_s, takes_up=takes_up)
         run_draining(work.run())
+        with suppress(LedgerUnavailable):  # what was seen then stands
+            work.look_again()
         ledger.leave_run()  # before it is counted what is pending: of what is accepted later, others are told
         work.tell()
         return work.exit()
@@ -212,6 +214,7 @@ class _Work:
         self._models = OtherModels()
         self._takes_up = takes_up
         self._moved_away: set[int] = set()  # jobs of the file that another process has given another model meanwhile
+        self._elsewhere: dict[int, str] = {}  # jobs of the file that another process had when it came to them: ids
         self._written: list[int] = []
         self._drain = Drain()
         self._failure: OutputFailed | None = None
@@ -376,7 +379,35 @@ class _Work:
         self._tally.add(hold)
         self._models.add(hold.row.state, hold.row.model, was=hold.was_model, wanted=hold.wanted_model)
         shown.advance(parked=self._tally.parked)
-        if hold.claimed or hold.row.state not in ANSWERED or hold.row.erased_at is not None or self._failure:
+        if not hold.claimed and hold.row.state in HELD:
+            self._elsewhere[hold.row.id] = hold.row.job_id
+        if hold.claimed or hold.row.state not in ANSWERED or hold.row.erased_at is not None:
+            return
+        self._write(hold)
+        if self._failure is not None:  # the answers are in the ledger; the calls that run now are waited for
+            pool.stop()
+
+    def look_again(self) -> None:
+        """Look once more at the jobs of the file that another process had: it may be done with them by now."""
+        from parked.course import Hold
+
+        with self._ledger.ask() as reader:
+            now = {
+                row.id: row
+                for job_id in self._elsewhere.values()
+                for row in reader.jobs_by_key(job_id, pipeline=self._on.pipeline, batch=self._on.batch)
+                if row.id in self._elsewhere and row.state not in HELD
+            }
+        for row in now.values():
+            self._tally.elsewhere -= 1
+            self._tally.add_row(row, called=False)
+            if row.state in ANSWERED and row.erased_at is None:
+                self._write(Hold(row, None, self._ledger.owner_id))
+        self._hand_out()
+
+    def _write(self, hold: Hold) -> None:
+        """Add the answer of a job of the file to the output."""
+        if self._failure is not None:
             return
         from parked.answerfile import AnswerLine, Key
 
@@ -390,9 +421,8 @@ class _Work:
         except TextMissing as exc:
             self._answers_missing[exc.why] += 1
             return
-        except OutputFailed as exc:  # the answers are in the ledger; the calls that run now are waited for
+        except OutputFailed as exc:
             self._failure = exc
-            pool.stop()
             return
         self._written.append(row.id)
         if len(self._written) >= HANDED_OUT:

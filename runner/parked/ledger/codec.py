@@ -52,6 +52,7 @@ class Kept(NamedTuple):
 
 NOTHING: Final = Body(ERASED, None, b"")
 NOT_KEPT: Final = Body(OMITTED, None, b"")
+NOT_STORED: Final = "not stored, since PARKED_STORE=none"  # is said of such a text
 
 
 def encode(value: Any) -> Body:
@@ -135,7 +136,7 @@ def decode(body: Body) -> Any:
 def why_unreadable(codec: str, key_id: str | None, *, known_keys: Container[str] = ()) -> str | None:
     """Why a body can't be read by whoever has these keys; None if it can."""
     if codec == OMITTED:
-        return "not stored, since PARKED_STORE=none; it is in the file that it came from"
+        return NOT_STORED
     if codec.startswith(SEALED) and key_id not in known_keys:
         return f"encrypted with the key {key_id}, which is none of PARKED_STORE_KEYS; add it there, behind the first"
     return None

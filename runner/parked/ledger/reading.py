@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, Protocol
 from parked.errors import ParkedError, TextDamaged, TextMissing
 from parked.job import State
 from parked.ledger.books import SET_BY_THE_LATEST
-from parked.ledger.codec import Body, TextKind, decode, identity
+from parked.ledger.codec import NOT_STORED, Body, TextKind, decode, identity
 from parked.ledger.counters import Metric
 from parked.ledger.labels import Labels
 from parked.ledger.migrations import migrations
@@ -289,7 +289,7 @@ class SqlReader(ABC):
 
     def unreadable(self, state: State, *, pipeline: str | None = None) -> dict[int, str]:
         rows = self._ask("payloads_kept_otherwise", state=state, pipeline=pipeline)
-        return {id: why for id, *kept in rows if (why := self._vault.why_unreadable(*kept)) is not None}
+        return {id: _of_a_payload(why) for id, *kept in rows if (why := self._vault.why_unreadable(*kept)) is not None}
 
     def keys_used(self) -> list[KeyUse]:
         return [KeyUse(*row) for row in self._ask("keys_used")]
@@ -425,3 +425,7 @@ def _conditions(filters: Filters, *, since: str) -> tuple[str, ...]:
         names.append("job_ids")
     names += [f"{name}_{since}" for name in ("since", "until") if getattr(filters, name) is not None]
     return tuple(f"where_{name}" for name in names)
+
+
+def _of_a_payload(why: str) -> str:
+    return f"{why}; it is in the file that it came from" if why == NOT_STORED else why

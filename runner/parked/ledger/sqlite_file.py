@@ -116,20 +116,28 @@ def make_sure(path: Path, *, create: bool, mode: int | None) -> None:
     if not path.is_file():
         raise LedgerUnavailable(f"the ledger {path} is not a file")
     if not os.access(path, os.R_OK):
-        raise LedgerUnavailable(f"the ledger {path} may not be read by this user; {BOTH_REMEDIES}")
+        raise LedgerUnavailable(f"the ledger {path} may not be read by {_this_user(path)}; {BOTH_REMEDIES}")
     if _is_read_only(path):
         raise LedgerUnavailable(f"the ledger {path} {ON_READ_ONLY}")
     # A reader without the right to write would leave side files behind that lock the writers out.
     if not os.access(path, os.W_OK):
         raise LedgerUnavailable(
-            f"the ledger {path} may be read but not written by this user, which SQLite's WAL needs even for reading;"
-            f" {BOTH_REMEDIES}"
+            f"the ledger {path} may be read but not written by {_this_user(path)}, and SQLite's WAL needs both even for"
+            f" reading; {BOTH_REMEDIES}"
         )
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise LedgerUnavailable(
-            f"the folder of the ledger {path} may not be written by this user, which SQLite needs for its side files;"
-            f" {BOTH_REMEDIES}"
+            f"the folder of the ledger {path} may not be written by {_this_user(path.parent)}, and SQLite needs that"
+            f" for its side files; {BOTH_REMEDIES}"
         )
+
+
+def _this_user(path: Path) -> str:
+    """Who this process is, and who the owner; by their numbers, for in a container few users have names."""
+    try:
+        return f"this user ({os.geteuid()}; it belongs to {path.stat().st_uid})"
+    except OSError:  # gone meanwhile
+        return f"this user ({os.geteuid()})"
 
 
 def refuse_exposed(path: Path) -> None:

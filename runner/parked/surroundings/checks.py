@@ -40,9 +40,13 @@ class Check(NamedTuple):
 
 def _settings(seen: Seen) -> Finding:
     wrong = [*seen.wrong_settings.values(), *seen.unknown_settings]
-    if not wrong:
-        return ok("every PARKED_ variable is known and keeps its rule")
-    return broken("; ".join(wrong), "mend or remove them; docs/settings.md has all of them with their rules")
+    if wrong:
+        return broken("; ".join(wrong), "mend or remove them; docs/settings.md has all of them with their rules")
+    if isinstance(seen.starts, Trouble):
+        return broken(f"whether the programs would start is not known: {seen.starts.why}", LOOK_AGAIN)
+    if isinstance(seen.starts, list) and seen.starts:
+        return broken("; ".join(seen.starts), "mend or remove that; docs/settings.md has all settings with their rules")
+    return ok("every PARKED_ variable is known and keeps its rule")
 
 
 def _python(seen: Seen) -> Finding:
@@ -51,7 +55,7 @@ def _python(seen: Seen) -> Finding:
     extras = {extra for name, extra in PACKAGES.items() if packages[name] is None}
     if "" in extras:
         return broken("google-genai isn't installed", "install parked with its dependencies: pip install parked")
-    needed = {"notify": seen.settings.notify is not None, "postgres": not _is_sqlite(seen)}
+    needed = {"notify": seen.settings.notify is not None, "postgres": seen.settings.ledger.startswith("postgres")}
     needed["encrypted"] = seen.settings.store is StoredBodies.ENCRYPTED
     for extra, is_needed in needed.items():
         if is_needed and extra in extras:
@@ -81,7 +85,7 @@ def _ledger(seen: Seen) -> Finding:
     match seen.ledger:
         case Ledger() as ledger:
             users = ", ".join(f"{one.facts.role} on {one.facts.host} pid {one.facts.pid}" for one in ledger.alive)
-            return ok(f"the word is {ledger.name}; used by {users or 'nobody now'}")
+            return ok(f"its name in metrics is {ledger.name}; used by {users or 'nobody now'}")
         case NoLedger(why, missing):
             return attention(*_parted(why)) if missing else broken(*_parted(why))
         case Trouble(why):
@@ -291,7 +295,7 @@ def _key(seen: Seen) -> Finding:
     if found.beside_file:
         return broken(f"{found.beside_file} and {key.IN_A_FILE} are both set, and runs refuse that", "keep one of them")
     if found.fault:
-        return broken(f"{found.variable} {found.fault}", key.REMEDY)
+        return broken(f"{found.variable} {found.fault}", key.remedy(found.variable))
     if found.differs:
         return attention(
             "GOOGLE_API_KEY and GEMINI_API_KEY are set to different keys, and google-genai takes the first",

@@ -15,7 +15,6 @@ IN_A_FILE: Final = f"{GEMINI}_FILE"
 GOOGLE: Final = "GOOGLE_API_KEY"  # the SDK prefers this one
 VERTEX: Final = ("GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_ENTERPRISE")
 CREDENTIALS: Final = "GOOGLE_APPLICATION_CREDENTIALS"
-REMEDY: Final = "set it again, with nothing but the key"
 
 _LINE_BREAK: Final = "has a line break in it"
 _STRANGE: Final = "has characters in it that no key has"
@@ -80,7 +79,13 @@ def check() -> None:
     """
     found = look()
     if found.fault in _UNSENDABLE and not found.vertex:
-        raise SettingsError(f"{found.variable} {found.fault}; {REMEDY}")
+        raise SettingsError(f"{found.variable} {found.fault}; {remedy(found.variable)}")
+
+
+def remedy(variable: str | None) -> str:
+    if variable == IN_A_FILE:
+        return "write the key, and nothing else, into a file that this user may read, and name it by its whole path"
+    return "set it again, with nothing but the key"
 
 
 def fault_of(key: str) -> str:

@@ -34,6 +34,7 @@ class File(NamedTuple):
 
 
 class Seen(NamedTuple):
+    path: Path  # of the folder
     me: int  # the user that asks
     my_groups: frozenset[int]
     folder: File | None  # None: there is none
@@ -49,6 +50,7 @@ def look(path: Path) -> Seen:
         OSError: this user may not enter the folder.
     """
     return Seen(
+        path.parent,
         os.geteuid(),
         frozenset({os.getegid(), *os.getgroups()}),
         _file(path.parent),
@@ -74,7 +76,7 @@ def judge(seen: Seen) -> Finding:
     if not seen.files:
         if seen.may_create:
             return skipped("there is no file yet; its folder may be written")
-        return broken(f"no file can be made in {seen.folder.name}", f"let user {user_name(seen.me)} write that folder")
+        return broken(f"no file can be made in {seen.path}", f"let user {user_name(seen.me)} write that folder")
     ledger = seen.files[0]
     return worst(
         [

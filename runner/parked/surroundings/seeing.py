@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from parked import owners
 from parked.errors import LedgerMissing, ParkedError
 from parked.settings import SidecarSettings, check_unknown
-from parked.surroundings import certificates, key, neighbour, proxies, rights
+from parked.surroundings import certificates, key, neighbour, proxies, rights, starts
 from parked.surroundings.volumes import Volume, volume_of
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ class Seen(NamedTuple):
     settings: SidecarSettings
     wrong_settings: Mapping[str, str]
     unknown_settings: tuple[str, ...]
+    starts: list[str] | Trouble | NotAsked  # what a start would be refused with
     python: Python
     ledger: Ledger | NoLedger | Trouble | NotAsked
     texts: Texts | NoVault | Trouble | NotAsked
@@ -134,6 +135,7 @@ def see(settings: SidecarSettings, wrong: Mapping[str, str], *, offline: bool) -
     path = path_of(settings.ledger) if settings.ledger.startswith("sqlite:") and "ledger" not in wrong else None
     no_key = key.look()
     looks: dict[str, Callable[[], Any]] = {
+        "starts": lambda: starts.look(settings, patience_s=PATIENCE_S),
         "ledger": lambda: look_at_ledger(settings.ledger),
         "texts": lambda: look_at_texts(settings),
         "place": lambda: look_at_place(path),
@@ -143,6 +145,8 @@ def see(settings: SidecarSettings, wrong: Mapping[str, str], *, offline: bool) -
         "sidecar": lambda: neighbour.look(settings.listen),
     }
     told = {name: NotAsked("not asked (--offline)") for name in ("api", "sidecar") if offline}
+    if wrong or check_unknown():
+        told["starts"] = NotAsked("a setting is wrong")
     if "ledger" in wrong:
         told["ledger"] = told["texts"] = NotAsked("its setting is wrong")
     elif offline and path is None:

@@ -23,9 +23,11 @@ from parked.cli import main
 from parked.ledger import open_ledger
 from parked.ledger import operations as op
 from parked.ledger.vault import key_id
+from parked.settings import SidecarSettings
 from parked.simulator import replies as reply
-from parked.surroundings.checks import CHECKS
-from parked.surroundings.seeing import Trouble, all_at_once
+from parked.surroundings import rights
+from parked.surroundings.checks import CHECKS, examine
+from parked.surroundings.seeing import Trouble, all_at_once, see
 from servers import free_port, missing, sqlite_only
 
 PAGE = (Path(__file__).parents[3] / "docs" / "doctor.md").read_text("utf-8")
@@ -125,6 +127,21 @@ def test_a_url_that_is_none_is_a_wrong_setting_and_no_other_ledger_is_looked_at(
 
     assert status == 3
     assert (level(findings, "settings"), level(findings, "ledger")) == ("broken", "skipped")
+
+
+def test_a_url_of_no_database_that_parked_knows_needs_no_extra():
+    wrong = {"ledger": "no such database"}
+    seen = see(SidecarSettings(ledger="mysql://host/db"), wrong, offline=True)
+    packages = {**seen.python.packages, "psycopg": None}
+
+    assert examine(seen._replace(python=seen.python._replace(packages=packages)))["python"].level == "ok"
+
+
+def test_a_folder_in_which_no_file_can_be_made_is_named_by_its_whole_path():
+    folder = Path("/srv/captions/data")
+    seen = rights.Seen(folder, 12345, frozenset(), rights.File("data", 0o755, 10001, 10001), False, ())
+
+    assert rights.judge(seen).found == "no file can be made in /srv/captions/data"
 
 
 def test_what_hangs_costs_its_own_row_and_no_more_than_the_deadline():
@@ -313,6 +330,7 @@ def test_a_key_in_a_file_is_looked_at_like_any_other(doctor, monkeypatch, tmp_pa
     ended, findings = doctor("--offline")
 
     assert (ended, findings["key"]["found"]) == (status, found)
+    assert not findings["key"]["next"] or findings["key"]["next"].startswith("write the key, and nothing else, into a")
 
 
 @pytest.mark.parametrize("variable", ["GEMINI_API_KEY", "GOOGLE_API_KEY"])

@@ -72,6 +72,8 @@ def test_the_version_is_told(parked):
         (["--ledger", "list", "xyzzy"], "'xyzzy' is no command of parked (see parked --help)"),
         ([], "name a command"),
         (["list", "--pipline", "x"], "parked list has no flag --pipline; did you mean --pipeline?"),
+        (["run", "jobs.jsonl", "--bogus"], "parked run has no flag --bogus (see parked run --help)"),
+        (["run", "jobs.jsonl", "--ot", "x"], "parked run has no flag --ot; did you mean --out?"),
         (["list", "--jsn"], "parked list has no flag --jsn; did you mean --json?"),
         (["list", "--pipe", "x"], "parked list has no flag --pipe; did you mean --pipeline?"),
         (["list", "more"], "parked list can't do anything with 'more'"),

@@ -18,7 +18,8 @@ def url_on_each_database(tmp_path):
     ("calling", "between", "said"),
     [
         (0, 0, ""),
-        (1, 0, "1 job of a process that died parked as orphaned: their calls may have been made\n"),
+        (1, 0, "1 job of a process that died parked as orphaned: its call may have been made\n"),
+        (0, 1, "1 job of a process that died parked as orphaned: its call was not made\n"),
         (2, 0, "2 jobs of a process that died parked as orphaned: their calls may have been made\n"),
         (0, 2, "2 jobs of a process that died parked as orphaned: their calls were not made\n"),
         (1, 2, "3 jobs of a process that died parked as orphaned: the calls of 1 may have been made\n"),

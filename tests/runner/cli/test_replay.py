@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -168,6 +170,42 @@ def test_a_job_whose_caller_is_not_here_is_left_and_said(parked, night, url, tmp
     assert in_state(url, State.PARKED).count("mine") == 1
 
 
+@pytest.mark.slow
+def test_functions_of_a_script_and_of_the_article_are_replayed_once_they_can_be_found(
+    parked, url, tmp_path, monkeypatch
+):
+    (tmp_path / "mine.py").write_text(
+        "import parked\ndef alone(payload):\n    raise parked.ApiError(400, 'INVALID_ARGUMENT')\n"
+    )
+    script = """
+import parked, mine
+def call(payload, model):
+    raise parked.ApiError(400, "INVALID_ARGUMENT")
+with parked.open_ledger() as ledger:
+    parked.Runner(ledger, call).run(parked.Job("of-a-script", model="m", payload=1))
+parked.run_with_dead_letter("of-the-article", 2, "m", mine.alone)
+"""
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True)
+    (tmp_path / "mine.py").write_text(
+        "def alone(payload):\n    return f'got {payload}'\n"
+        "def call(payload, model):\n    return f'{model} got {payload}'\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    left = parked("replay", "--all", "--apply")
+    found = parked("replay", "--all", "--call", "mine:call", "--apply")
+    monkeypatch.delitem(sys.modules, "mine")
+
+    assert "1 job replayed: 1 recovered" in left.err
+    assert "left 1 job: can't import __main__:call, which is part of a script; move it into a module" in left.err
+    assert (left.status, found.status) == (1, 0)
+    answers = [json.loads(line) for line in parked("answers").out.splitlines()]
+    assert {answer["job_id"]: answer["answer"] for answer in answers} == {
+        "of-a-script": "m got 1",
+        "of-the-article": "got 2",
+    }
+
+
 def test_a_replay_is_kept_with_its_name_and_what_came_of_it(parked, night, url):
     parked("replay", "--all", "--apply", "--name", "after the outage", "--json")
 
@@ -296,6 +334,8 @@ def test_another_model_is_called_and_the_history_says_so(parked, outage, url):
         (["--canary", "-1"], "--canary"),
         (["--payload", "missing.jsonl"], "missing.jsonl"),
         (["--to-model", ""], "--to-model"),
+        (["--call", "json:nothing"], "json:nothing"),
+        (["--call", "os:getcwd"], "getcwd(payload, model)"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -338,6 +378,7 @@ def test_two_payloads_for_one_id_are_refused(parked, outage, tmp_path):
 
 def test_the_command_that_does_it_keeps_every_flag(parked, outage):
     words = ["--limit", "3", "--canary", "0", "--rate", "1/m", "--name", "x", "--concurrency", "1", "--to-model", "m2"]
+    words += ["--call", "json:dumps"]
 
     said = parked("replay", *words)
 

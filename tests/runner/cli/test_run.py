@@ -15,6 +15,8 @@ import pytest
 
 from parked.job import State
 from parked.ledger import full_name, open_ledger
+from parked.ledger import operations as op
+from parked.ledger.codec import encode
 from parked.ledger.store import Filters
 from parked.simulator import replies as reply
 from servers import sqlite_only
@@ -47,6 +49,38 @@ def test_every_job_is_answered_once_in_the_file(parked, api, jobs, out, url):
     line = answers(out)["job-0"]
     assert (line["state"], line["attempts"], line["text"]) == ("succeeded", 1, "Simulated answer to: one")
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
+
+
+def test_what_another_run_has_ended_meanwhile_is_told_as_it_is_now(parked, api, jobs, out, story):
+    """Both runs have the same jobs in their files; the one that ends last has all of the answers."""
+    theirs = [story.running(f"job-{n}", payload={"contents": text}) for n, text in enumerate(("one", "two"))]
+    still = story.running("job-2", payload={"contents": "three"})
+
+    def ends_theirs(_request):
+        closing = op.Closing(tokens_in=1, tokens_out=1, duration_s=0.5)
+        for row in theirs:
+            story.ledger.record(op.Answer(row.id, story.ledger.owner_id, 1, encode({"text": "42"}), closing))
+
+    api.answers(ends_theirs)
+    words = ("--out", str(out), "--pipeline", "nightly")
+    said = parked("run", jobs("one", "two", "three", "four"), *words)
+
+    assert len(api.requests) == 1
+    assert set(answers(out)) == {"job-0", "job-1", "job-3"}
+    assert said.err.splitlines()[-1].startswith("4 lines: 1 answered, 2 answered before (")
+    assert said.err.splitlines()[-1].endswith(", 1 run by another process")
+    assert said.status == 4
+
+    story.ledger.record(op.Release(still.id, story.ledger.owner_id, attempt=1))
+    assert parked("run", jobs("one", "two", "three", "four"), *words).status == 0
+
+
+@sqlite_only
+def test_a_run_that_finds_no_place_for_its_ledger_leaves_no_file_for_answers(parked, api, jobs, out, tmp_path, url):
+    said = parked("--ledger", f"sqlite:///{tmp_path}/missing/parked.db", "run", jobs("one"), "--out", str(out))
+
+    assert (said.status, "does not exist; create it first" in said.err) == (3, True)
+    assert not out.exists()
 
 
 def test_without_a_file_the_answers_are_printed(parked, api, jobs):

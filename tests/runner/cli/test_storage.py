@@ -80,7 +80,7 @@ def test_a_run_whose_disk_stays_full_ends_with_3_and_names_what_goes_with_it(
     api.answers(lambda request: None)
     again = parked(*words)
     assert again.status == 1
-    assert "1 job of a process that died parked as orphaned: their calls may have been made" in again.err
+    assert "1 job of a process that died parked as orphaned: its call may have been made" in again.err
     assert states(disk_url) == {
         "job-0": State.SUCCEEDED, "job-1": State.PARKED, "job-2": State.SUCCEEDED, "job-3": State.SUCCEEDED,
     }  # fmt: skip

@@ -172,6 +172,7 @@ def test_with_nothing_stored_answers_go_to_the_output_alone(night, parked, keep,
     assert elsewhere.status == 3
     assert elsewhere.err.splitlines()[-1] == "1 answer of earlier runs not written: not stored, since PARKED_STORE=none"
     assert parked("audit", "--bodies").status == 0
+    assert parked("answers").err == "left 1 answer: not stored, since PARKED_STORE=none\n"  # in no file it came from
 
 
 def test_with_nothing_stored_a_replay_takes_payloads_and_prints_the_answers(night, parked, keep, jobs):
@@ -182,7 +183,7 @@ def test_with_nothing_stored_a_replay_takes_payloads_and_prints_the_answers(nigh
     without = parked("replay", "--all", "--apply")
     replayed = parked("replay", "--all", "--apply", "--payload", jobs("mended", name="mended.jsonl"))
 
-    assert "left 1 job: payload not stored, since PARKED_STORE=none" in without.err
+    assert "left 1 job: payload not stored, since PARKED_STORE=none; it is in the file that it came from" in without.err
     assert "or send another by --payload FILE" in without.err
     assert replayed.status == 0, replayed.err
     assert json.loads(replayed.out)["job_id"] == "job-0"

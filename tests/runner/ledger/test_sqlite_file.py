@@ -153,7 +153,13 @@ def test_a_damaged_ledger_is_called_damaged(url, file, at_desk):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-@pytest.mark.parametrize(("rights", "said"), [(0o644, "may be read but not written"), (0o600, "may not be read")])
+@pytest.mark.parametrize(
+    ("rights", "said"),
+    [
+        (0o644, "may be read but not written by this user (65534; it belongs to 0)"),
+        (0o600, "may not be read by this user (65534; it belongs to 0)"),
+    ],
+)
 def test_who_may_not_write_is_refused_with_both_remedies(rights, said):
     script = """
 import os, sys, tempfile
