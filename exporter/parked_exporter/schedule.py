@@ -412,7 +412,7 @@ class Schedule:
         """The ledger with this sidecar as an owner; opened anew where another one has taken its place."""
         with self._opening:
             found = self._open_ledger()
-            if self._ledger is not None and self._ledger.name == found.name:
+            if self._ledger is not None and _is_there(self._ledger) and self._ledger.name == found.name:
                 found.close()
                 return self._ledger
             if self._ledger is not None:  # a task may still be in it, and must not be waited for
@@ -456,6 +456,15 @@ class Schedule:
                 self._hanging.add(name)
                 self._failures[name] += 1
                 log.warning("task_still_running", extra=logs.fields(task=name, for_s=round(now - began)))
+
+
+def _is_there(ledger: Ledger) -> bool:
+    """Whether what was opened once is still what its URL leads to: a backup that was put back has the same name."""
+    try:
+        with ledger.ask():
+            return True
+    except LedgerUnavailable:
+        return False
 
 
 class _ByCron(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types

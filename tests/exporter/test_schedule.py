@@ -1,6 +1,7 @@
 """The sidecar's tasks on a real ledger: run by hand, and by the scheduler."""
 
 import queue
+import shutil
 import threading
 from datetime import UTC, datetime
 from functools import partial
@@ -11,7 +12,7 @@ import pytest
 from parked import cron, owners
 from parked.errors import LedgerUnavailable
 from parked.job import State
-from parked.ledger import open_ledger
+from parked.ledger import look_into, open_ledger
 from parked.ledger import operations as op
 from parked.ledger.codec import encode, identity
 from parked.ledger.store import Filters
@@ -469,6 +470,36 @@ def test_a_ledger_that_another_one_replaced_is_left_for_the_new_one(url, tmp_pat
     while seen == old:
         seen = names.get(timeout=PATIENCE_S)
     assert seen == new
+
+
+def test_a_backup_that_was_put_back_is_written_by_the_tasks_although_it_has_the_same_name(url, tmp_path, start):
+    between_runs, put_back = threading.Barrier(2, timeout=PATIENCE_S), threading.Event()
+    ran: Signals = queue.Queue()
+    with open_ledger(url) as ledger:
+        name = ledger.name
+    backup = shutil.copy(tmp_path / "parked.db", tmp_path / "backup.db")
+
+    def open_again():
+        if not ran.empty() and not put_back.is_set():
+            between_runs.wait()
+            put_back.wait(PATIENCE_S)
+        return open_ledger(url, create=False, role="sidecar")
+
+    def note(ledger, _):
+        ran.put(ledger.record(op.SetMark("seen", 1)))
+
+    start(open_again, Task("note", note, every_s=0.01))
+    between_runs.wait()
+    (tmp_path / "damaged").mkdir()
+    for file in tmp_path.glob("parked.db*"):
+        file.rename(tmp_path / "damaged" / file.name)
+    shutil.move(backup, tmp_path / "parked.db")
+    ran.get_nowait()
+    put_back.set()
+    ran.get(timeout=PATIENCE_S)
+
+    with look_into(url, patience_s=PATIENCE_S) as reader:
+        assert (reader.name, reader.mark("seen")) == (name, 1)
 
 
 def test_a_task_that_hangs_is_reported_and_stops_neither_the_others_nor_the_end(url, ledger, events):
