@@ -2,7 +2,8 @@
 
 APScheduler's own cron trigger counts weekdays from Monday, joins day and weekday with *and*, and fires twice in the
 hour that the end of summer time repeats. Cron counts from Sunday (0 and 7 are both it), joins the two with *or* when
-both are restricted, and a task of a fixed time runs once a day. Source: crontab(5), "Daylight Saving" in cron(8).
+both are restricted, and a task of a fixed time runs once a day, while one with `*` for its hour or minute goes by what
+the clock shows. Source: crontab(5), "Daylight Saving" in cron(8).
 """
 
 from __future__ import annotations
@@ -42,11 +43,13 @@ class Cron:
     months: frozenset[int]
     weekdays: frozenset[int]  # 0 is Sunday, 6 Saturday
     any_day: bool  # both day fields are restricted: a day that fits either of them is one
+    fixed_time: bool  # neither the minute nor the hour begins with *
 
     def next_after(self, moment: datetime, zone: tzinfo) -> datetime | None:
         """Return the first time after `moment` (both aware) by the clock of `zone`; None if it never comes.
 
-        A time that the start of summer time skips comes as much later; one that its end repeats comes the first time.
+        A fixed time that the start of summer time skips comes as much later; one that its end repeats comes the first
+        time. Others come whenever the clock shows them.
         """
         today = moment.astimezone(zone).date()
         for ahead in range(-1, HORIZON_DAYS):
@@ -69,7 +72,12 @@ class Cron:
             for minute in self.minutes:
                 due = datetime(day.year, day.month, day.day, hour, minute, tzinfo=zone)
                 # By way of UTC: aware datetimes of one zone are compared by their wall clocks alone.
-                yield due.astimezone(UTC)
+                first = due.astimezone(UTC)
+                if self.fixed_time or due.utcoffset() == due.replace(fold=1).utcoffset():
+                    yield first
+                elif first.astimezone(zone).replace(tzinfo=None) == due.replace(tzinfo=None):  # else it is skipped
+                    yield first
+                    yield due.replace(fold=1).astimezone(UTC)
 
 
 def parse(text: str) -> Cron:
@@ -85,7 +93,7 @@ def parse(text: str) -> Cron:
             f" got {text!r}"
         )
     minutes, hours, days, months, weekdays = (_values(part, field) for part, field in zip(parts, _FIELDS, strict=True))
-    _, _, day_text, _, weekday_text = parts
+    minute_text, hour_text, day_text, _, weekday_text = parts
     cron = Cron(
         minutes=minutes,
         hours=hours,
@@ -93,6 +101,7 @@ def parse(text: str) -> Cron:
         months=months,
         weekdays=frozenset(weekday % 7 for weekday in weekdays),
         any_day=not day_text.startswith("*") and not weekday_text.startswith("*"),
+        fixed_time=not minute_text.startswith("*") and not hour_text.startswith("*"),
     )
     if cron.next_after(datetime(2096, 3, 1, tzinfo=UTC), UTC) is None:  # the longest wait for a 29th of February
         raise ValueError(f"names a date that never comes, got {text!r}")

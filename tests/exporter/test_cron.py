@@ -84,6 +84,21 @@ def test_a_time_that_winter_time_repeats_comes_once():
     ]
 
 
+def test_every_half_hour_goes_by_the_clock_through_the_ends_of_summer_time():
+    assert next_times("*/30 * * * *", datetime(2026, 10, 25, 1, 45, tzinfo=BERLIN), zone=BERLIN, count=5) == [
+        "2026-10-25T02:00:00+02:00",
+        "2026-10-25T02:30:00+02:00",
+        "2026-10-25T02:00:00+01:00",
+        "2026-10-25T02:30:00+01:00",
+        "2026-10-25T03:00:00+01:00",
+    ]
+    assert next_times("15 */2 * * *", datetime(2026, 3, 28, 23, 0, tzinfo=BERLIN), zone=BERLIN, count=3) == [
+        "2026-03-29T00:15:00+01:00",
+        "2026-03-29T04:15:00+02:00",
+        "2026-03-29T06:15:00+02:00",
+    ]
+
+
 def test_the_29th_of_february_is_waited_for():
     assert next_times("0 0 29 2 *", SATURDAY, count=1) == ["2028-02-29T00:00:00+00:00"]
 
