@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from parked.answerfile import AnswerLine
 from parked.answers import not_run
-from parked.errors import TextMissing
 from parked.ledger import Ledger
 from parked.ledger import operations as op
-from parked.ledger.store import AnswerRow, Undelivered
+from parked.ledger.store import Undelivered
 from parked.logs import fields
 
 if TYPE_CHECKING:
     from parked_exporter.schedule import Context
 
 NAME: Final = "on_answer"  # of the task, its lease, and the mark that says since when there is a function
+CALLED_MARK: Final = "on_answer_called"  # [job, tries before]: for what the function was last called
 LOOK_S: Final = 15.0
 LEASE_S: Final = 60.0
 RENEW_S: Final = 15.0
@@ -47,15 +47,28 @@ def wait_s(tries: int) -> float | None:
 
 
 def deliver_answers(ledger: Ledger, context: Context) -> None:
-    """Hand over the answers that are due. A failure is noted and tried again later; it doesn't fail the task."""
+    """Hand over the answers that are due. A failure is noted and tried again later; it doesn't fail the task.
+
+    Raises:
+        TextMissing: an answer can't be read here. No fault of the function: the task fails until the key is there, and
+            no try is used up.
+    """
     from parked.named import function_named  # with what runs jobs: most sidecars don't need it
 
     assert context.on_answer is not None
     function = function_named(context.on_answer)
     since = _since(ledger, now=context.now())
     failures = delivered = 0
+    unfinished = _called_last(ledger)
     for one in _while_ours(ledger, context, since=since):
-        fault = _fault(function, one.answer)
+        calling = [one.answer.job.id, one.tries]
+        if calling == unfinished:
+            # It took the sidecar with it, or hangs in another. Called again at once, it would do so for ever.
+            fault: str | None = "the sidecar ended in it, or it has not returned yet"
+        else:
+            line = AnswerLine.of(one.answer).as_dict()
+            ledger.record(op.SetMark(CALLED_MARK, calling))
+            fault = _fault(function, line)
         _note(ledger, one.answer.job, fault, tries=one.tries + 1)
         delivered += fault is None
         failures = 0 if fault is None else failures + 1
@@ -93,16 +106,20 @@ def _due(ledger: Ledger, since: float, context: Context) -> list[Undelivered]:
         return reader.undelivered(since=since, now=context.now(), limit=PAGE)
 
 
-def _fault(function: Callable[[dict[str, Any]], object], answer: AnswerRow) -> str | None:
+def _called_last(ledger: Ledger) -> Any:
+    """For what the function was called last, by whichever process. A call that was noted has one try more since."""
+    with ledger.ask() as reader:
+        return reader.mark(CALLED_MARK)
+
+
+def _fault(function: Callable[[dict[str, Any]], object], line: dict[str, Any]) -> str | None:
     """Call the function; return what it raised and where, or left undone. Not the text of it: it may quote."""
     try:
-        returned = function(AnswerLine.of(answer).as_dict())
+        returned = function(line)
         if inspect.isawaitable(returned):
             asyncio.run(_awaited(returned))
         elif (unfinished := not_run(returned)) is not None:
             return f"it returned a {type(unfinished).__name__} that nobody runs"
-    except TextMissing:  # no fault of the function: the task fails until the key is there, and no try is used up
-        raise
     except BaseException as exc:  # noqa: BLE001 - also SystemExit, which would end the task's thread and nothing else
         *_, last = traceback.extract_tb(exc.__traceback__)
         return f"{type(exc).__name__} at {Path(last.filename).name}:{last.lineno}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import os
 import re
 import sys
 import threading
@@ -309,6 +310,30 @@ def test_a_function_that_would_end_the_program_fails_like_any_other(ledger, reco
 
     assert deliver()
     assert new_answers(ledger) == ["a-1"]
+
+
+@pytest.mark.slow
+def test_an_answer_that_takes_the_sidecar_with_it_waits_like_any_that_failed_and_holds_up_no_other(
+    url, ledger, recovered, tmp_path, monkeypatch, start_sidecar
+):
+    monkeypatch.chdir(tmp_path)
+    died = "import os\ndef take_or_die(answer):\n    answer['job_id'] != 'a-1' or os._exit(9)\n    take(answer)\n"
+    (tmp_path / "loader.py").write_text(TAKES + died)
+    for _ in range(2):
+        recovered()
+    told = {"PARKED_ON_ANSWER": "loader:take_or_die", "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+
+    first = start_sidecar(env=told)
+    ended = first.process.wait(PATIENCE_S)
+    second = start_sidecar(env=told)
+    failed = second.event("delivery_failed")
+    second.event("answers_delivered", jobs=1)
+    second.stop()
+
+    assert ended == 9
+    assert (failed["job_id"], failed["tries"], failed["again_in_s"]) == ("a-1", 1, 30.0)
+    assert failed["fault"] == "the sidecar ended in it, or it has not returned yet"
+    assert [json.loads(line)["job_id"] for line in (tmp_path / "taken.jsonl").read_text().splitlines()] == ["a-2"]
 
 
 def test_no_text_of_the_answer_or_of_the_error_is_logged(recovered, module, deliver, caplog):
