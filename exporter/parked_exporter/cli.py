@@ -37,6 +37,13 @@ example:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the sidecar until a signal ends it, and return the exit status."""
     try:
+        return _run(argv)
+    except KeyboardInterrupt:  # while it was still starting
+        return int(Exit.INTERRUPTED)
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    try:
         arguments = parser().parse_args(argv)
         refuse_unknown()
         settings = SidecarSettings.load(

@@ -138,6 +138,24 @@ def test_ctrl_c_ends_it_with_status_130(start_sidecar, ledger):
     assert start_sidecar().stop(signal.SIGINT) == 130
 
 
+def test_ctrl_c_ends_it_without_a_word_while_it_is_still_starting():
+    ended = run(
+        "--listen=127.0.0.1:0",
+        code="""
+import signal, sys
+class CtrlC:
+    def find_spec(self, name, *_):
+        if name == "waitress":
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, CtrlC())
+from parked_exporter.cli import main
+sys.exit(main())
+""",
+    )
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
 def test_a_sidecar_that_lingers_goes_on_answering_until_a_second_signal(start_sidecar, pipeline):
     sidecar = start_sidecar("--linger", "60s")
     sidecar.process.send_signal(signal.SIGTERM)
