@@ -65,7 +65,9 @@ def level(record: str) -> frozenset[str]:
     return frozenset(found)
 
 
-SERIES = exported() | EXPECTED | {rule["record"]: level(rule["record"]) for rule in RECORDS}
+# What Prometheus keeps of its own alerts.
+ALERTED = {"ALERTS": frozenset({"alertname", "alertstate", "severity", "ledger"})}
+SERIES = exported() | EXPECTED | ALERTED | {rule["record"]: level(rule["record"]) for rule in RECORDS}
 
 
 def promtool(*words: str) -> subprocess.CompletedProcess[str]:
