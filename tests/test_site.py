@@ -68,6 +68,15 @@ def test_links_and_images_of_the_site_stay_in_it(site):
 
 
 @pytest.mark.slow
+def test_what_a_diff_adds_and_takes_away_has_a_colour_by_day_and_by_night(site):
+    style = (site / "_static/pygments.css").read_text(encoding="utf-8")
+
+    for kind in ("gi", "gd"):
+        assert len(re.findall(rf"\.highlight \.{kind} {{[^}}]*\bcolor: #", style)) >= 2
+    assert '<span class="gi">+' in (site / "docs/adopt.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
 def test_the_front_page_is_found_where_a_server_looks_for_it(site):
     assert 'content="0; url=README.html"' in (site / "index.html").read_text(encoding="utf-8")
 

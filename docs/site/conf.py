@@ -35,6 +35,10 @@ highlight_language = "none"
 suppress_warnings = ["misc.highlighting_failure"]  # JSON with an ellipsis is for people
 
 html_theme = "furo"
+pygments_style = "default"  # has colours for what a diff adds and takes away; the theme's own has none
+pygments_dark_style = "github-dark"
+html_static_path = ["static"]
+html_css_files = ["tables.css"]
 html_title = f"parked {release}"
 html_extra_path = ["index.html"]
 html_theme_options = {"navigation_with_keys": True}

@@ -13,8 +13,7 @@ from parked.verdict import MEANINGS
 _INTRODUCTION = """\
 # What a failure means
 
-This page is made from the tables in `runner/parked/verdict.py` and `runner/parked/rules.py`. Change those, then run
-`python -m parked.failures_page > docs/failures.md`.
+<!-- Made by `python -m parked.failures_page`; a test compares. Change runner/parked/verdict.py or rules.py instead. -->
 
 A failure has a **reason**. The reason fixes its **kind**: `retryable` (the same request may succeed later),
 `permanent` (it can't until somebody changes input, configuration or code) or `unknown` (no evidence). The **scope**
