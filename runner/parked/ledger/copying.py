@@ -17,10 +17,11 @@ from parked.ledger import Ledger, open_ledger
 from parked.ledger.databases import locate
 from parked.ledger.newfile import new_file
 from parked.ledger.operations import OwnerRow
+from parked.ledger.postgres_server import GRANTS, MAY_NOT_FILL
 from parked.ledger.sqlite import SqliteReader
 from parked.ledger.sqlite_copy import faults_of_copy
 from parked.ledger.sqlite_file import DEFAULT_MODE
-from parked.ledger.store import Database, Filters, Reader
+from parked.ledger.store import Database, Denied, Filters, Reader
 from parked.ledger.tables import Explained, take_over
 from parked.owners import BEAT_S, LOST_AFTER_S
 
@@ -91,7 +92,7 @@ def copy(
     with _explained(target), target.to_be_filled() as filling:
         with _explained(source), source.alone(), closing(source.reader()) as reader:
             _check_source(reader, source)
-            with _explained(target):  # first: by the source, a disk that the target fills would be its own
+            with _explained(target, fills=True):  # first: by the source, a disk that the target fills would be its own
                 rows = take_over(Explained(reader, source.explain), filling, where=target.where)
         if filling.reader().imbalances(thorough=True):
             raise LedgerUnavailable(f"the copy in {target.where} was given up: it doesn't account for every job")
@@ -139,11 +140,13 @@ def _is_alive(owner: OwnerRow) -> bool:
 
 
 @contextmanager
-def _explained(database: Database) -> Iterator[None]:
+def _explained(database: Database, *, fills: bool = False) -> Iterator[None]:
     try:
         yield
     except Exception as exc:
         explained = database.explain(exc)
+        if fills and isinstance(explained, Denied) and explained is not exc:
+            explained = LedgerUnavailable(f"this role {MAY_NOT_FILL.format(where=database.where)} ({GRANTS})")
         if explained is exc:
             raise
         raise explained from exc

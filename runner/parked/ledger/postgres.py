@@ -25,9 +25,9 @@ from parked.ledger.codec import ERASED, Body, TextKind
 from parked.ledger.migrations import Upgrade, Upgraded, apply, bring_up_to_date, migrations
 from parked.ledger.moves import ANOTHER_MODEL, AttemptState, Change
 from parked.ledger.operations import JobRow
-from parked.ledger.postgres_schema import MAY_NOT_FILL, PostgresSchema, begin, set_up
+from parked.ledger.postgres_schema import PostgresSchema, begin, set_up
 from parked.ledger.postgres_scrubbing import scrub
-from parked.ledger.postgres_server import ANOTHER_SESSION, BEGIN_READING, PATIENCE_S, Server
+from parked.ledger.postgres_server import ANOTHER_SESSION, BEGIN_READING, MAY_NOT_FILL, PATIENCE_S, Server
 from parked.ledger.reading import SqlReader
 from parked.ledger.rows import (
     ACCEPTED,

@@ -20,9 +20,6 @@ CREATE_SCHEMA: Final = b"CREATE SCHEMA parked"
 MAY_NOT_UPGRADE: Final = (
     "may not create or upgrade the ledger in {where}; have a role that may run `parked migrate` once"
 )
-MAY_NOT_FILL: Final = (
-    "may not fill the ledger in {where} with a copy; parked copy takes the role that owns its schema, or may create it"
-)
 
 
 class PostgresSchema:

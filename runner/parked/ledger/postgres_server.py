@@ -65,6 +65,10 @@ OTHER_PARAMETERS: Final = "PARAMETERS"
 LOGS: Final = "see that the server runs, and look into its log, or that of the pooler before it"
 GRANTS: Final = "docs/postgres.md has the rights of each role"
 
+MAY_NOT_FILL: Final = (
+    "may not fill the ledger in {where} with a copy; parked copy takes the role that owns its schema, or may create it"
+)
+
 # What libpq says when it can't connect, in its words: it gives no codes. The rest of the sentence, and the next step.
 REFUSALS: Final = (
     (
