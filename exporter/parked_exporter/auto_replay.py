@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from parked_exporter.schedule import Context
 
 NAME: Final = "auto_replay"  # of the task, its lease, and the mark that says when which entry last began
+ROLE: Final = "sidecar"  # of owners
 OTHERS: Final = "*"  # in the settings: every pipeline that isn't named
 LOOK_S: Final = 15.0  # how often it is looked which pipelines are due, at most
 LEASE_S: Final = 60.0
@@ -43,6 +44,7 @@ RENEW_S: Final = 15.0  # a replay may take longer than the lease
 HEED_S: Final = 0.05  # how soon a running replay sees that the sidecar is to end
 LOOKED_AT: Final = 10_000  # jobs among which a replay chooses: of a million it would take longer than it may run
 CONCURRENCY: Final = 8  # as `parked replay`
+TRY_AGAIN_S: Final = 300.0  # one job tries a pause that a sidecar has found, as a worker's does
 
 log = logging.getLogger(__name__)
 
@@ -104,12 +106,21 @@ def is_due(began: float | None, *, every_s: float, now: float) -> bool:
 def paused_models(reader: Reader, pipeline: str, *, now: float) -> Set[str]:
     """The models of a pipeline (`ALL`: all) that are paused for what waiting can't mend, or not yet.
 
-    An outage isn't among it: whether it is over, nobody knows until somebody tries.
+    An outage is not among it: whether it is over, nobody knows until somebody tries. Nor, now and then, is what a
+    sidecar has found: a pause of pending jobs ends when they are run, but nobody else tries a parked one.
     """
+    sidecars = {owner.id for owner in reader.owners_alive() if owner.facts.role == ROLE}
     return {
         pause.model
         for pause in reader.pauses()
-        if pause.pipeline == pipeline and pause.reason not in OUTAGE and (pause.until is None or pause.until > now)
+        if pause.pipeline == pipeline
+        and pause.reason not in OUTAGE
+        and (pause.until is None or pause.until > now)
+        and not (
+            pause.until is None
+            and pause.owner_id in sidecars
+            and is_due(pause.fault_began_at, every_s=TRY_AGAIN_S, now=now)
+        )
     }
 
 

@@ -66,7 +66,7 @@ def _run(argv: Sequence[str] | None) -> int:
     except ParkedError as exc:
         return _say(str(exc), Exit.SURROUNDINGS)
     if arguments.check:
-        return _say("the settings are fine", Exit.OK)
+        return _say("; ".join(["the settings are fine", *_what_is_missing(settings)]), Exit.OK)
     configure(settings.log_level, settings.log_format)
     try:
         from parked_exporter import sidecar  # what it imports is an extra
@@ -133,6 +133,19 @@ def _check_store(settings: SidecarSettings) -> None:
                 f"{variable(name)} needs payloads and answers in the ledger, which PARKED_STORE=none keeps out of it;"
                 " leave out one of the two"
             )
+
+
+def _what_is_missing(settings: SidecarSettings) -> list[str]:
+    """What jobs may need that isn't here. A start doesn't look: google-genai is imported once there is a job to run."""
+    if settings.auto_replay is None or settings.call is not None:
+        return []
+    from parked.named import GEMINI, caller_named
+
+    try:
+        caller_named(GEMINI, timeout_s=settings.attempt_timeout_s)
+    except SettingsError as exc:
+        return [f"but {variable('auto_replay')} can't replay jobs of the Gemini API here: {exc}"]
+    return []
 
 
 def _duration(text: str) -> float:

@@ -337,7 +337,8 @@ METRICS: Final = (
     ),
     Spec(
         "parked_replayed_jobs_total", Type.COUNTER, (*_JOB, "error_class", "trigger", "result"),
-        "Jobs that a replay has tried, by the class they had before and what came of it.",
+        "Jobs that a replay has tried, by the class they had before and what came of it: recovered, parked_again, or"
+        " released (put back as it was, at a pause or an end).",
         counted(Metric.JOBS_REPLAYED),
     ),
     Spec(

@@ -21,7 +21,7 @@ from parked.settings import Address, SidecarSettings, variable
 from parked.surroundings.clocks import warn_at_start
 from parked.version import __version__
 from parked_exporter import peers
-from parked_exporter.auto_replay import AutoReplay
+from parked_exporter.auto_replay import ROLE, AutoReplay
 from parked_exporter.collector import Lookout, look
 from parked_exporter.schedule import Context, Schedule, tasks_for
 from parked_exporter.server import make_server
@@ -108,7 +108,7 @@ def _schedule(settings: SidecarSettings, context: Context) -> Schedule:
 
 
 def _open(url: str) -> Ledger:
-    ledger = open_ledger(url, create=False, migrate=False, role="sidecar")
+    ledger = open_ledger(url, create=False, migrate=False, role=ROLE)
     try:
         warn_at_start(ledger)
     except BaseException:

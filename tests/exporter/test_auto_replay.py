@@ -338,6 +338,52 @@ def test_a_pause_of_others_or_one_that_may_be_over_holds_nothing_up(ledger, nigh
     assert jobs(State.RECOVERED) == ["a-1"]
 
 
+def paused_now(url):
+    """The pauses that /metrics shows, by model and reason."""
+    return {
+        (one.labels["model"], one.labels["reason"]) for one in metrics.pauses(look(url)) if one.labels and one.value
+    }
+
+
+def test_a_fault_that_a_replay_meets_is_a_pause_that_one_job_tries_every_five_minutes(url, ledger, api, night, jobs):
+    night(*(f"a-{n}" for n in range(6)))
+    api.answers(lambda request: reply.bad_key())
+    began, often = time.time(), replace(SETTINGS, every_s={"*": 5.0})
+    sidecar = open_ledger(url, role="sidecar")
+
+    def calls_after(minutes):
+        replay_parked_jobs(sidecar, Context(auto_replay=often, now=partial(float, began + 60 * minutes)))
+        return len(api.requests)
+
+    assert [calls_after(minutes) for minutes in (0, 1, 4.9, 5.1)] == [3, 3, 3, 4]
+    assert paused_now(url) == {("*", "auth_invalid")}
+    assert len(jobs(State.PARKED)) == 6
+
+    api.answers(None)
+    calls_after(10.2)
+
+    assert len(jobs(State.RECOVERED)) == 6
+    assert paused_now(url) == set()
+    sidecar.close()
+
+
+def test_a_pause_of_a_sidecar_ends_with_it_and_with_the_jobs_that_it_holds_back(url, ledger, night, jobs):
+    night("a-1", "a-2")
+    first, second = (open_ledger(url, role="sidecar") for _ in range(2))
+    first.record(op.SetPause("captions", "", "auth_invalid", 0.0, None, first.owner_id))
+    assert paused_now(url) == {("*", "auth_invalid")}
+
+    first.close()
+    assert paused_now(url) == set()
+
+    second.record(op.SetPause("captions", "", "auth_invalid", 0.0, None, second.owner_id))
+    assert paused_now(url) == {("*", "auth_invalid")}
+    for job_id in jobs(State.PARKED):
+        ledger.record(op.Discard(row_of(ledger, job_id).id, "enough"))
+    assert paused_now(url) == set()
+    second.close()
+
+
 def test_a_replay_goes_through_the_gate_that_all_share(ledger, api, night, replay, jobs):
     night("a-1")
     ledger.record(op.Consult((op.GateState(MODEL, "rate", closed_for_s=1.0),)))

@@ -256,6 +256,23 @@ def test_functions_that_can_be_imported_are_fine(tmp_path):
     assert run("--check", env=told).returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("env", "adds"),
+    [
+        ({"PARKED_AUTO_REPLAY": "*=30m"}, "; but PARKED_AUTO_REPLAY can't replay jobs of the Gemini API here: no cred"),
+        ({"PARKED_AUTO_REPLAY": "*=30m", "GEMINI_API_KEY": "k"}, "\n"),
+        ({}, "\n"),
+    ],
+    ids=["a replay and no key", "a replay and a key", "no replay"],
+)
+def test_check_says_where_a_replay_has_no_key(env, adds):
+    ended = run("--check", env={"GEMINI_API_KEY": "", "GOOGLE_API_KEY": "", **env})
+
+    assert ended.returncode == 0
+    assert ended.stderr.startswith(f"parked-exporter: the settings are fine{adds}")
+    assert ended.stderr.count("\n") == 1
+
+
 def test_an_exporter_of_spans_that_is_not_known_is_one_sentence_and_status_2():
     ended = run("--listen", "127.0.0.1:0", env={"OTEL_TRACES_EXPORTER": "jaeger"})
 

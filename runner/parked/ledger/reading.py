@@ -342,7 +342,7 @@ class SqlReader(ABC):
     def size_bytes(self) -> int: ...
 
     def pauses(self) -> list[PauseRow]:
-        return pause_rows(self._ask("pauses_of_pending"))
+        return pause_rows(self._ask("pauses_that_hold"))
 
     def paces(self) -> list[KeptPace]:
         return [

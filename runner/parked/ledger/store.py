@@ -448,7 +448,7 @@ class Reader(Protocol):
     def leases(self) -> dict[str, OwnerRow]: ...  # task -> who holds it
     def size_bytes(self) -> int: ...  # on the disk: of the file and its WAL, or of the tables with their indexes
     def pauses(self) -> list[op.PauseRow]:
-        """Those that hold back a job: what leaves nothing pending is no pause."""
+        """Those that hold back a job: a pending one or, if it was a sidecar that paused and lives, a parked one."""
         ...
 
     def paces(self) -> list[KeptPace]:

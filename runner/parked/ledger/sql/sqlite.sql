@@ -479,12 +479,19 @@ DELETE FROM pauses WHERE pipeline = :pipeline AND model = :model AND fault_began
 -- name: pauses
 SELECT pipeline, model, reason, fault_began_at, since, until, owner_id FROM pauses ORDER BY pipeline, model;
 
--- name: pauses_of_pending
--- The same without those that hold back nothing any more: what was pending there was discarded, say.
+-- name: pauses_that_hold
+-- The same without those that hold back nothing any more: what was pending there was discarded, say. A sidecar runs only
+-- what it replays: the pause of one that lives holds back parked jobs, too.
 SELECT pipeline, model, reason, fault_began_at, since, until, owner_id FROM pauses
  WHERE EXISTS (
     SELECT 1 FROM jobs
      WHERE state = 'pending' AND jobs.pipeline = pauses.pipeline AND pauses.model IN ('', jobs.model)
+ ) OR EXISTS (
+    SELECT 1 FROM owners
+     WHERE owners.id = pauses.owner_id AND role = 'sidecar' AND ended_at IS NULL AND lost_at IS NULL
+ ) AND EXISTS (
+    SELECT 1 FROM jobs
+     WHERE state = 'parked' AND jobs.pipeline = pauses.pipeline AND pauses.model IN ('', jobs.model)
  )
  ORDER BY pipeline, model;
 
