@@ -150,6 +150,7 @@ def test_every_inhibition_holds_within_one_ledger():
             OTHER_PIPELINE,
         ),
         ("ParkedByConfigurationFault", NIGHTLY, ["ParkedGrowing", "ParkedPermanentFailure"], NIGHTLY, OTHER_LEDGER),
+        ("ParkedUnwatched", LEDGER, ["ParkedSidecarAbsent"], LEDGER, {"ledger": "brisk-heron"}),
         ("ParkedDailyQuotaExhausted", NIGHTLY, ["ParkedBacklogNotShrinking"], NIGHTLY, OTHER_PIPELINE),
     ],
 )
@@ -169,6 +170,8 @@ def test_what_explains_others_silences_them_and_nothing_of_another(
         ("ParkedConfigurationFault", "ParkedOrphans"),
         ("ParkedConfigurationFault", "ParkedUnaccountedJobs"),
         ("ParkedSidecarAbsent", "ParkedLedgerUnreadable"),
+        ("ParkedSidecarAbsent", "ParkedUnwatched"),
+        ("ParkedUnwatched", "ParkedUnaccountedJobs"),
         ("ParkedSidecarAbsent", "InstanceDown"),  # of somebody else
         ("ParkedPipelinePaused", "ParkedShareTooHigh"),
     ],
