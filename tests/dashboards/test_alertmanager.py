@@ -149,7 +149,7 @@ def test_every_inhibition_holds_within_one_ledger():
             NIGHTLY,
             OTHER_PIPELINE,
         ),
-        ("ParkedByConfigurationFault", NIGHTLY, ["ParkedGrowing", "ParkedPermanentFailure"], NIGHTLY, OTHER_LEDGER),
+        ("ParkedByConfigurationFault", NIGHTLY, ["ParkedStillParked", "ParkedPermanentFailure"], NIGHTLY, OTHER_LEDGER),
         ("ParkedUnwatched", LEDGER, ["ParkedSidecarAbsent"], LEDGER, {"ledger": "brisk-heron"}),
         ("ParkedDailyQuotaExhausted", NIGHTLY, ["ParkedBacklogNotShrinking"], NIGHTLY, OTHER_PIPELINE),
     ],
