@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+import socket
 import sys
 import threading
 import time
@@ -35,7 +36,7 @@ from parked.ledger import operations as op
 from parked.ledger.databases import from_anywhere
 from parked.ledger.store import Imbalance
 from parked.owners import LOST_AFTER_S
-from parked.summary import LAST_COUNTS, LAST_SUMMARY, as_json, headline, next_commands, render, summarise
+from parked.summary import LAST_COUNTS, LAST_SUMMARY, as_json, next_commands, render, summarise, title
 from parked_exporter import auto_replay, deliveries
 from parked_exporter.auto_replay import AutoReplay
 from parked_exporter.metrics import AUDIT_MARK, AuditFound, task_mark
@@ -70,6 +71,7 @@ class Context:
     auto_replay: AutoReplay | None = None
     on_answer: str | None = None  # the function that takes the answers of recovered jobs, by name
     stopping: threading.Event = field(default_factory=threading.Event)  # set when the sidecar ends
+    host: str = field(default_factory=socket.gethostname)
     now: Callable[[], float] = time.time  # epoch seconds
     monotonic: Callable[[], float] = time.monotonic
 
@@ -137,8 +139,8 @@ def summarise_to_log(ledger: Ledger, context: Context) -> None:
     log.info("summary", extra=logs.fields(text=text, **as_json(summary, commands)))
     notice = Notice(
         summary.made_at,
-        title=headline(summary),
-        body="\n  ".join([f"{text}\nnext:", *commands]) if commands else text,
+        title=title(summary, host=context.host),
+        body="\n  ".join([f"{text}\nnext, on {context.host}:", *commands]) if commands else text,
         good=not summary.parked and not summary.pauses,
     )
     marks = {

@@ -29,6 +29,7 @@ LAST_SUMMARY: Final = "last_summary"  # the mark that a scheduled summary leaves
 LAST_COUNTS: Final = "last_summary_counts"  # another: what had been counted then, as `Counts`, and `at`: the same time
 
 SHOWN_CAUSES: Final = 10
+SHOWN_PAUSES: Final = 2  # in a title
 SHOWN_CHARS: Final = 300  # of a message; it may go to a chat
 MAX_CAUSES: Final = 100  # each takes a look-up, and a line of the log holds them all
 ERASED_REMEDY: Final = "discard them, after a replay of others with this cause: they were erased and can't run again"
@@ -392,6 +393,22 @@ def headline(summary: Summary) -> str:
         return "dead-letter: clean (0 parked)"
     new = "" if summary.since is None else f", {summary.new} of them since {minute_text(summary.since)}"
     return f"dead-letter: {summary.parked} parked{new}"
+
+
+def title(summary: Summary, *, host: str) -> str:
+    """Return the one line that somebody may see of it, on a phone say: also what waits or is paused, and where.
+
+    When nothing does and nothing is parked it is the same line everywhere.
+    """
+    waiting = {state: sum(group.jobs for group in summary.waiting if group.state is state) for state in _WAITING}
+    parts = [f"{jobs} {state}" for state, jobs in waiting.items() if jobs and state is not State.RUNNING]
+    parts += [f"{pause.pipeline} paused by {pause.reason}" for pause in summary.pauses[:SHOWN_PAUSES]]
+    if len(summary.pauses) > SHOWN_PAUSES:
+        parts.append(f"{len(summary.pauses) - SHOWN_PAUSES} more paused")
+    if not summary.parked and not parts:
+        return headline(summary)
+    stands = headline(summary) if summary.parked else "dead-letter: 0 parked"
+    return printable(f"{', '.join([stands, *parts])} (on {host})")
 
 
 def _cause_line(cause: ParkedCause, summary: Summary) -> str:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from datetime import UTC
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -122,15 +123,19 @@ def at(moment):
 def test_the_summary_reaches_a_receiver_with_the_commands_to_type(ledger, pipeline, receiver):
     pipeline.park("a-1")
 
-    run_task(SUMMARY, ledger, at(NINE))
+    run_task(SUMMARY, ledger, replace(at(NINE), host="night-1"))
     run_task(notify_task([receiver.url]), ledger, at(NINE))
 
     (message,) = receiver.messages()
     lines = message["message"].splitlines()
     on = f" --ledger {as_shown(ledger.url)}"
-    assert (message["title"], message["type"]) == ("dead-letter: 1 parked", "warning")
+    assert (message["title"], message["type"]) == ("dead-letter: 1 parked (on night-1)", "warning")
     assert lines[:3] == [f"ledger {ledger.where}", "dead-letter: 1 parked", "     1  exhausted:503"]
-    assert lines[-2:] == [f"  parked list{on} --fingerprint f00d", f"  parked replay{on} --fingerprint f00d"]
+    assert lines[-3:] == [
+        "next, on night-1:",
+        f"  parked list{on} --fingerprint f00d",
+        f"  parked replay{on} --fingerprint f00d",
+    ]
 
 
 def test_it_is_sent_when_all_is_well_too_and_never_holds_the_ledger_s_password(postgres_url, receiver):

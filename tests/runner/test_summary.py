@@ -17,6 +17,7 @@ from parked.summary import (
     next_commands,
     render,
     summarise,
+    title,
 )
 from parked.verdict import Kind, Reason, Scope
 
@@ -62,6 +63,46 @@ def discard(ledger, job_id: str) -> None:
 def read(ledger, **how):
     with ledger.ask() as reader:
         return summarise(reader, where=WHERE, **how)
+
+
+def submit(ledger, job_id: str, *, pipeline: str) -> None:
+    ledger.record(op.Accept(pipeline, "", job_id, "m", encode(1), identity(1)))
+
+
+def pause(ledger, *, pipeline: str, reason: str) -> None:
+    ledger.record(op.SetPause(pipeline, "", reason, 0.0, None, ledger.owner_id))
+
+
+def test_a_title_says_clean_where_nothing_is_parked_or_waits_and_the_same_everywhere(ledger):
+    start(ledger, "runs")
+
+    assert title(read(ledger), host="night-1") == "dead-letter: clean (0 parked)"
+
+
+def test_a_title_says_what_waits_what_is_paused_and_where(ledger):
+    for number in range(30):
+        submit(ledger, f"n-{number}", pipeline="nightly")
+    assert title(read(ledger), host="night-1") == "dead-letter: 0 parked, 30 pending (on night-1)"
+
+    pause(ledger, pipeline="nightly", reason="auth_invalid")
+    park(ledger, "a-1")
+    replay = ledger.record(op.OpenReplay("mend", "me", "{}"))
+    park(ledger, "a-2")
+    ledger.record(op.Start(row_of(ledger, "a-1").id, ledger.owner_id, replay))
+
+    assert title(read(ledger), host="night-1") == (
+        "dead-letter: 1 parked, 30 pending, 1 replaying, nightly paused by auth_invalid (on night-1)"
+    )
+
+
+def test_a_title_names_two_pauses_and_counts_the_others(ledger):
+    for pipeline in "abcd":
+        submit(ledger, "1", pipeline=pipeline)
+        pause(ledger, pipeline=pipeline, reason="billing_required")
+
+    assert title(read(ledger), host="h").endswith(
+        " 4 pending, a paused by billing_required, b paused by billing_required, 2 more paused (on h)"
+    )
 
 
 def test_an_empty_ledger_is_clean(ledger):
