@@ -172,6 +172,7 @@ def test_what_explains_others_silences_them_and_nothing_of_another(
         ("ParkedSidecarAbsent", "ParkedLedgerUnreadable"),
         ("ParkedSidecarAbsent", "ParkedUnwatched"),
         ("ParkedUnwatched", "ParkedUnaccountedJobs"),
+        ("ParkedLedgerUnreadable", "ParkedNoLedger"),
         ("ParkedSidecarAbsent", "InstanceDown"),  # of somebody else
         ("ParkedPipelinePaused", "ParkedShareTooHigh"),
     ],

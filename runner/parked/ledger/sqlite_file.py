@@ -60,7 +60,7 @@ BOTH_REMEDIES: Final = (
     "run all programs of a ledger as one user, or create it with PARKED_LEDGER_MODE=0660 in a setgid folder of one"
     " group"
 )
-CREATORS: Final = "name another by --ledger or PARKED_LEDGER, or create one with `parked run` or `parked submit`"
+CREATORS: Final = "name another by --ledger or PARKED_LEDGER, or create one with `parked migrate` or `parked run`"
 
 T = TypeVar("T")
 FileId = tuple[int, int]  # of a device and a file on it; a name may come to mean another one
