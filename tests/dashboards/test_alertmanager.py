@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import time
@@ -192,6 +193,7 @@ FIRING: dict[str, Any] = {
         "summary": "nightly: 3 jobs parked as permanent:400 (invalid_request)",
         "description": "They fail again until something is changed.",
         "jobs": "3",
+        "shown_by": "night-1:9465, night-2:9465",
         "command": "parked causes --pipeline='nightly' --class='permanent:400'",
         "runbook_url": "https://wiki.example.com/parked/RUNBOOK.md#parkedpermanentfailure",
         "dashboard_url": "https://grafana.example.com/d/parked-triage?var-ledger=amber-otter",
@@ -233,6 +235,7 @@ def test_a_notification_says_class_reason_count_and_what_to_type(tmp_path):
     assert rendered(tmp_path, "parked.text", FIRING, RESOLVED).splitlines() == [
         "nightly: 3 jobs parked as permanent:400 (invalid_request)",
         "They fail again until something is changed.",
+        "ledger: amber-otter, shown by night-1:9465, night-2:9465",
         "class: permanent:400",
         "reason: invalid_request",
         "jobs: 3",
@@ -254,6 +257,32 @@ def test_a_title_for_pages_and_tickets_together_has_a_word_too(tmp_path):
     said = f"ALERT: {FIRING['annotations']['summary']}"
 
     assert rendered(tmp_path, "parked.title", FIRING, severity=None) == said
+
+
+def test_the_prefix_may_differ_by_ledger(tmp_path):
+    text = (DASHBOARDS / "parked.tmpl").read_text(encoding="utf-8")
+    (example,) = re.findall(r"so that ledgers can differ: (.*\{\{ end \}\}) \*/", text)
+    mine = text.replace('{{ define "parked.prefix" }}', '{{ define "parked.prefix" }}' + example)
+    (tmp_path / "mine.tmpl").write_text(mine, "utf-8")
+
+    here, elsewhere = (
+        rendered(
+            tmp_path, "parked.text", {**FIRING, "labels": {**FIRING["labels"], **of}}, templates=f"{tmp_path}/*.tmpl"
+        )
+        for of in (LEDGER, OTHER_LEDGER)
+    )
+
+    assert "to type: ssh night-1 parked causes" in here
+    assert "to type: parked causes" in elsewhere
+
+
+def test_a_title_that_names_no_pipeline_says_where_its_ledger_is(tmp_path):
+    said = {"summary": "ledger amber-otter can't be read", "shown_by": "night-1:9465"}
+    unreadable = {"status": "firing", "labels": LEDGER, "annotations": said}
+
+    title = rendered(tmp_path, "parked.title", unreadable)
+
+    assert title == "TICKET: ledger amber-otter can't be read (shown by night-1:9465)"
 
 
 def test_what_is_over_says_so(tmp_path):

@@ -179,6 +179,7 @@ def test_every_alert_says_how_bad_it_is_where_to_look_and_what_to_type(rule):
     assert {"summary", "description", "command", "runbook_url", "dashboard_url"} <= annotations.keys()
     assert annotations["runbook_url"].endswith(f"/RUNBOOK.md#{rule['alert'].lower()}")
     labels = labels_of(rule["expr"], SERIES)
+    assert ("shown_by" in annotations) is ("ledger" in labels)
     for label in {"ledger", "pipeline", "error_class"} & labels:
         said = annotations["summary"] + annotations["description"]
         assert f"$labels.{label} " in said or f"$labels.{label} }}}}" in said, f"{label} is not told"
