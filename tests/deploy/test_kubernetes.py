@@ -829,7 +829,7 @@ def test_a_night_on_postgresql_parks_and_is_a_success_and_the_sidecar_lives_on(
         lines = (tmp_path / "nightly-29365200.jsonl").read_text("utf-8").splitlines()
         assert [json.loads(line)["batch"] for line in lines] == ["nightly-29365200"]
         assert 'state="parked"} 1.0' in asked("127.0.0.1", port, "/metrics")[1]
-        assert f"ledger postgresql://{host}\n" in summary[1]  # the whole name, though user and password are elsewhere
+        assert f"ledger postgresql://{host}?service=parked\n" in summary[1]  # user and password are elsewhere
         assert ended(sidecar) == 0
     finally:
         sidecar.kill()
