@@ -14,7 +14,7 @@ import certifi
 import pytest
 
 from parked.job import State
-from parked.ledger import Ledger, open_ledger
+from parked.ledger import Ledger, open_ledger, shared
 from parked.ledger.operations import SetMark
 from parked.ledger.store import AttemptRow
 from parked.simulator import Simulator
@@ -109,6 +109,15 @@ def _logging_as_it_was() -> Iterator[None]:
     yield
     logging.root.handlers[:] = handlers
     logging.root.setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def _shared_ledgers_are_closed() -> Iterator[None]:
+    """What a test has opened for its whole process is gone with its folder."""
+    yield
+    for ledger in shared._open.values():
+        ledger.close()
+    shared._open.clear()
 
 
 @pytest.fixture

@@ -32,10 +32,7 @@ def path(tmp_path, monkeypatch, slept_s):
     """The article's store, which its functions open by themselves."""
     path = tmp_path / "dead_letter.db"
     monkeypatch.setenv("PARKED_LEDGER", f"sqlite:///{path}")
-    yield path
-    for ledger in shared._open.values():
-        ledger.close()
-    shared._open.clear()
+    return path
 
 
 def rows(path, state=State.PARKED):

@@ -26,7 +26,7 @@ import parked
 from parked.errors import InvalidJob, LedgerUnavailable, NotAnswered, SettingsError
 from parked.gemini import CALLER, is_rest_body
 from parked.job import State
-from parked.ledger import open_ledger, shared
+from parked.ledger import open_ledger
 from parked.ledger.codec import decode
 from parked.ledger.operations import SetMark
 from parked.ledger.store import Filters
@@ -518,10 +518,7 @@ def test_one_id_for_two_prompts_is_a_conflict(client, ledger, simulator):
 @pytest.fixture
 def ledger_of_the_settings(tmp_path):
     """Where a wrapped client makes its ledger if it is given none."""
-    yield tmp_path / "parked.db"
-    for ledger in shared._open.values():
-        ledger.close()
-    shared._open.clear()
+    return tmp_path / "parked.db"
 
 
 def test_what_was_parked_is_replayed_from_the_command_line(
