@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from parked.extras import install
 from parked.ledger.labels import MAX_PAIRS, MAX_PIPELINES, OTHER
 from parked.reasons import explain
 from parked.settings import StoredBodies
@@ -50,14 +51,12 @@ def _python(seen: Seen) -> Finding:
     there = [f"{name} {version}" for name, version in packages.items() if version is not None]
     extras = {extra for name, extra in PACKAGES.items() if packages[name] is None}
     if "" in extras:
-        return broken("google-genai isn't installed", "install parked with its dependencies: pip install parked")
+        return broken("google-genai isn't installed", f"install parked with its dependencies: {install()}")
     needed = {"notify": seen.settings.notify is not None, "postgres": not _is_sqlite(seen)}
     needed["encrypted"] = seen.settings.store is StoredBodies.ENCRYPTED
     for extra, is_needed in needed.items():
         if is_needed and extra in extras:
-            return broken(
-                f"the extra `{extra}` isn't installed, which the settings need", f"pip install 'parked[{extra}]'"
-            )
+            return broken(f"the extra `{extra}` isn't installed, which the settings need", install(extra))
     lacks = f"; without the extra {', '.join(sorted(extras))}" if extras else ""
     return ok(f"parked {__version__}, Python {seen.python.python}, {', '.join(there)}{lacks}")
 
