@@ -431,7 +431,8 @@ def test_a_run_says_that_its_proxy_is_away(parked, jobs, api, monkeypatch):
 
     ran = parked("run", jobs("one"), "--out", "answers.jsonl", "--max-attempts", "1")
 
-    assert f"proxy_unreachable: calls go through the proxy http://127.0.0.1:{port}, which can't be reached" in ran.err
+    assert 'proxy_unreachable why="calls go through' in ran.err
+    assert f"the proxy http://127.0.0.1:{port}, which can't be reached" in ran.err
     assert "name gemini.example.com in NO_PROXY" in ran.err
 
 
