@@ -78,6 +78,12 @@ def _sqlite(seen: Seen) -> Finding:
 
 def _ledger(seen: Seen) -> Finding:
     match seen.ledger:
+        case Ledger(is_locked=True):
+            return broken(
+                "it can be read, but another process holds it locked, so that nothing can be written",
+                "let a large parked erase end; else end the process: a shell of sqlite3 in a transaction, a tool that"
+                " copies the file",
+            )
         case Ledger() as ledger:
             users = ", ".join(f"{one.facts.role} on {one.facts.host} pid {one.facts.pid}" for one in ledger.alive)
             return ok(f"the word is {ledger.name}; used by {users or 'nobody now'}")

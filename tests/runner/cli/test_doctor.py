@@ -6,11 +6,13 @@ import json
 import os
 import re
 import shutil
+import sqlite3
 import ssl
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -602,6 +604,19 @@ def file_of(url: str) -> Path:
 
 def judge_on(doctor, folder: Path, *words: str):
     return doctor("--offline", "--ledger", f"sqlite:///{folder}/parked.db", *words)
+
+
+@sqlite_only
+def test_a_ledger_that_is_held_locked_is_broken_though_it_can_be_read(doctor, story, url):
+    story.pending("a-1")
+    with closing(sqlite3.connect(file_of(url), isolation_level=None)) as shell:
+        shell.execute("BEGIN IMMEDIATE")
+        status, findings = doctor("--offline")
+    _, after = doctor("--offline")
+
+    assert (status, level(findings, "ledger")) == (3, "broken")
+    assert "another process holds it locked" in findings["ledger"]["found"]
+    assert level(after, "ledger") == "ok"
 
 
 @sqlite_only
