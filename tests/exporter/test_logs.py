@@ -104,9 +104,11 @@ def test_every_message_of_both_programs_is_an_event_with_fields():
     assert len(messages) > 50
     for place, said in messages.items():
         assert isinstance(said, ast.Constant), f"{place}: name the event where it is logged"
-        message = said.value.replace("why=%s", 'why="x"').replace("%.0f", "1").replace("%d", "1").replace("%s", "x")
+        message = (
+            str(said.value).replace("why=%s", 'why="x"').replace("%.0f", "1").replace("%d", "1").replace("%s", "x")
+        )
         event, _ = split_message(message)
-        assert re.fullmatch("[a-z_]+", event), f"{place}: {said.value}"
+        assert re.fullmatch("[a-z_]+", event), f"{place}: {message}"
 
 
 def test_a_record_as_json_is_one_object(log):
