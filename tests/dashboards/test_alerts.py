@@ -245,3 +245,17 @@ def test_what_is_expected_is_said_by_taking_comments_away(tmp_path):
     (tmp_path / "expected.yml").write_text(yaml.safe_dump(said))
     checked = promtool("check", "rules", "--lint-fatal", str(tmp_path / "expected.yml"))
     assert checked.returncode == 0, checked.stderr
+
+
+def test_the_addresses_that_the_page_has_put_in_stand_in_rules_and_cases_alike(tmp_path):
+    (command,) = re.findall(
+        r"^ +(sed -i .*?\n.*alerts.*)$", (DASHBOARDS / "README.md").read_text("utf-8"), re.MULTILINE
+    )
+    for name in ("alerts.yml", *CASES):
+        shutil.copy(DASHBOARDS / name, tmp_path)
+
+    subprocess.run(["sh", "-ec", command], cwd=tmp_path, check=True, timeout=PATIENCE_S)
+
+    for name in ("alerts.yml", *CASES):
+        assert "example.com" not in (tmp_path / name).read_text("utf-8"), name
+    assert "https://wiki.your.org/parked/RUNBOOK.md#" in (tmp_path / "alerts.yml").read_text("utf-8")
