@@ -163,7 +163,11 @@ def test_a_sidecar_that_lingers_goes_on_answering_until_a_second_signal(start_si
     pipeline.succeed("a-1")
 
     assert sidecar.scrape()["parked_jobs_succeeded_total"]
+    status, _, body = sidecar.get("/-/ready")
+    assert (status, json.loads(body)["ready"]) == (503, False)
+    assert "was told to end" in json.loads(body)["reasons"][0]
     assert sidecar.stop() == 0
+    assert sidecar.event("sidecar_stopped")["signal"] == "SIGTERM"
 
 
 def test_head_and_gzip_work_over_the_wire(start_sidecar, ledger):
