@@ -18,7 +18,7 @@ from grafana_foundation_sdk.models import text as text_model
 
 from promql import EACH, age_s, any_of, moved, now, or_zero, own, per_minute, quantile, since_s
 
-BAR: Final = "1m"  # the least that a bar counts over; a few scrapes, so that each has its share
+COUNTED: Final = "1m"  # the least that a count is over; a few scrapes, so that each has its share
 
 HERE: Final = Path(__file__).parent
 SOURCE: Final = dashboard.DataSourceRef(type_val="prometheus", uid="${datasource}")
@@ -108,7 +108,7 @@ def bars(panel: Panel) -> Any:
     stacking = common_builders.StackingConfig().mode(common.StackingMode.NORMAL).group("A")
     curves = _curves().draw_style(common.GraphDrawStyle.BARS).fill_opacity(70).stacking(stacking)
     builder = curves.show_points(common.VisibilityMode.NEVER).decimals(0)
-    return _with_queries(panel, _finished(panel, builder), interval=BAR)
+    return _with_queries(panel, _finished(panel, builder))
 
 
 def ranking(panel: Panel) -> Any:
@@ -157,13 +157,13 @@ def _curves() -> Any:
     )
 
 
-def _with_queries(panel: Panel, builder: Any, *, instant: bool = False, interval: str = "") -> Any:
+def _with_queries(panel: Panel, builder: Any, *, instant: bool = False) -> Any:
     for index, query in enumerate(panel.queries):
         target = queries.Dataquery().expr(query.expr).ref_id(chr(ord("A") + index)).datasource(SOURCE)
         target = target.legend_format(query.legend or "__auto")
         target = target.instant() if instant else target.range()
-        if interval:
-            target = target.interval(interval)
+        if EACH in query.expr:
+            target = target.interval(COUNTED)
         builder = builder.with_target(target.exemplar(query.exemplar))
     return builder
 
@@ -225,7 +225,7 @@ FLOW: Final = (
         bars,
         [
             Query(
-                or_zero(moved("parked_jobs_parked_total", "error_class", over=EACH) + " > 0", error_class="none"),
+                or_zero(moved("parked_jobs_parked_total", "error_class") + " > 0", error_class="none"),
                 "{{error_class}}", exemplar=True,
             )
         ],
@@ -309,7 +309,7 @@ MENDING: Final = (
         "Replays",
         "Parked jobs that replays have tried in each interval, by who started the replay and what came of it.",
         bars,
-        [Query(or_zero(moved("parked_replayed_jobs_total", "trigger, result", over=EACH) + " > 0", trigger="none"),
+        [Query(or_zero(moved("parked_replayed_jobs_total", "trigger, result") + " > 0", trigger="none"),
                "{{trigger}} {{result}}")],
         "short", 8, 8,
     ),
@@ -317,7 +317,7 @@ MENDING: Final = (
         "Orphans",
         "Jobs parked because the process that ran them died. `maybe_sent`: the call may have been made, and billed.",
         bars,
-        [Query(or_zero(moved("parked_jobs_parked_total", "error_class", over=EACH, error_class=ORPHANS) + " > 0",
+        [Query(or_zero(moved("parked_jobs_parked_total", "error_class", error_class=ORPHANS) + " > 0",
                        error_class="none"), "{{error_class}}")],
         "short", 8, 8,
     ),
@@ -425,7 +425,7 @@ TRIAGE: Final = (
         [
             Query(
                 or_zero(
-                    moved("parked_jobs_parked_total", "pipeline, error_class", over=EACH, **CLASS) + " > 0",
+                    moved("parked_jobs_parked_total", "pipeline, error_class", **CLASS) + " > 0",
                     pipeline="none",
                 ),
                 "{{pipeline}} {{error_class}}",
@@ -462,9 +462,9 @@ TRIAGE: Final = (
         "Parked jobs that were answered after all, that a replay tried in vain, and that a person put away.",
         bars,
         [
-            Query(or_zero(moved("parked_jobs_recovered_total", over=EACH, **CLASS)), "recovered", exemplar=True),
-            Query(or_zero(moved("parked_replayed_jobs_total", over=EACH, result="parked_again", **CLASS)), "in vain"),
-            Query(or_zero(moved("parked_jobs_discarded_total", over=EACH, **CLASS)), "discarded"),
+            Query(or_zero(moved("parked_jobs_recovered_total", **CLASS)), "recovered", exemplar=True),
+            Query(or_zero(moved("parked_replayed_jobs_total", result="parked_again", **CLASS)), "in vain"),
+            Query(or_zero(moved("parked_jobs_discarded_total", **CLASS)), "discarded"),
         ],
         "short", 12, 8, colours={"recovered": GREEN, "in vain": ORANGE, "discarded": GREY},
     ),

@@ -11,7 +11,11 @@ from typing import Final
 from parked_exporter.metrics import METRICS, OWN_METRICS, Type
 
 WINDOW: Final = "$__rate_interval"
-EACH: Final = "$__interval"  # windows side by side, where counts are drawn as bars
+EACH: Final = "$__interval"  # windows side by side, where counts are drawn
+A_MINUTE: Final = "60000 / $__interval_ms"
+
+# How long before a window a counter is still looked for: a sidecar that ends with its job shows nothing in between.
+BRIDGED: Final = {EACH: "1h", "24h": "1d"}
 
 _LEDGERS: Final = {spec.name: spec for spec in METRICS}
 _OWN: Final = {spec.name for spec in OWN_METRICS}
@@ -27,13 +31,36 @@ def any_of(metric: str, by: str = "", **only: str) -> str:
     return f"max{_by(by)} ({metric}{_select(metric, only)})"
 
 
-def moved(metric: str, by: str = "", *, over: str = WINDOW, **only: str) -> str:
-    """By how much a counter has grown, added up by these labels."""
-    return f"sum{_by(by)} ({_once(metric, f'increase({metric}{_select(metric, only)}[{over}])')})"
+def moved(metric: str, by: str = "", *, over: str = EACH, **only: str) -> str:
+    """By how much a counter has grown, added up by these labels, in whole numbers.
+
+    Not `increase()`: the counters live in the ledger, so no restart resets them, and it sees nothing of what came
+    before a series' first sample or in a gap, guesses beyond the samples, and takes a restored backup for new failures.
+    A series that is new in a ledger that isn't began at 0. Of a ledger that is new here counts what is seen to be
+    added; of a whole day also what it says was parked in it.
+    """
+    series = metric + _select(metric, only)
+    last = _once(metric, f"last_over_time({series}[{over}])")
+    before = _once(metric, f"last_over_time({series}[{BRIDGED[over]}] offset {over})")
+    known = f"last_over_time(parked_ledger_jobs{_select('parked_ledger_jobs', {})}[{BRIDGED[over]}] offset {over})"
+    first = f"min{_by(_labels(metric))} (min_over_time({series}[{over}]))"
+    ways = [f"clamp_min({last} - {before}, 0)", f"{last} and on (ledger) {known}", f"{last} - {first}"]
+    if metric == "parked_jobs_parked_total" and over == "24h":
+        young = _parked_since_a_day(only)
+        ways[2:] = [f"({ways[2]}) > ({young})", young, ways[2]]
+    return f"sum{_by(by)} ({' or '.join(ways)})"
+
+
+def _parked_since_a_day(only: dict[str, str]) -> str:
+    """The most jobs that were seen to be parked at once, of the classes that had none from before the day."""
+    oldest = "parked_oldest_parked_timestamp_seconds"
+    jobs = _once("parked_jobs", f"max_over_time(parked_jobs{_select('parked_jobs', only)}[24h])")
+    since = f"min{_by(_labels(oldest))} (min_over_time({oldest}[24h])) > time() - 86400"
+    return f"{jobs} and on ({_labels(oldest)}) {since}"
 
 
 def per_minute(metric: str, by: str = "", **only: str) -> str:
-    return f"60 * sum{_by(by)} ({_once(metric, f'rate({metric}{_select(metric, only)}[{WINDOW}])')})"
+    return f"{moved(metric, by, **only)} * {A_MINUTE}"
 
 
 def quantile(share: float, metric: str, by: str = "", **only: str) -> str:
@@ -73,7 +100,11 @@ def _by(labels: str) -> str:
 
 
 def _once(metric: str, inner: str, *more: str) -> str:
-    return f"max by ({', '.join(('ledger', *_LEDGERS[metric].labels, *more))}) ({inner})"
+    return f"max by ({', '.join((_labels(metric), *more))}) ({inner})"
+
+
+def _labels(metric: str) -> str:
+    return ", ".join(("ledger", *_LEDGERS[metric].labels))
 
 
 def _select(metric: str, only: dict[str, str]) -> str:

@@ -186,6 +186,7 @@ def test_without_extras_the_library_and_the_command_work(plain, tmp_path):
     ("command", "extra"),
     [
         ("parked-exporter", "exporter"),
+        ("parked-exporter --check --ledger postgresql://localhost/x", "postgres"),
         ("parked summary --ledger postgresql://localhost/x", "postgres"),
         ("parked run jobs.jsonl --ledger postgresql://localhost/x", "postgres"),
     ],
@@ -197,7 +198,7 @@ def test_what_needs_an_extra_says_so_in_one_sentence(plain, tmp_path, command, e
 
     assert done.returncode == 3, done.stderr
     assert len(done.stderr.splitlines()) == 1
-    assert f"parked[{extra}]" in done.stderr
+    assert f"pip install '.[{extra}]' in a checkout" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -11,6 +11,7 @@ from parked import tracing
 from parked.cli.exits import Exit
 from parked.cli.frame import Parser, Shown
 from parked.errors import ParkedError, SettingsError
+from parked.extras import install
 from parked.ledger import full_name
 from parked.ledger.vault import vault_of
 from parked.logs import configure
@@ -50,7 +51,6 @@ def _run(argv: Sequence[str] | None) -> int:
         settings = SidecarSettings.load(
             {"ledger": arguments.ledger, "listen": arguments.listen, "log_level": arguments.log_level}
         )
-        full_name(settings.ledger)
         _check_functions(settings)
         tracing.check()
     except Shown:
@@ -58,6 +58,7 @@ def _run(argv: Sequence[str] | None) -> int:
     except SettingsError as exc:
         return _say(str(exc), Exit.USAGE)
     try:
+        full_name(settings.ledger)
         _check_store(settings)
         if settings.notify is not None:
             notify.check(settings.notify)
@@ -73,7 +74,7 @@ def _run(argv: Sequence[str] | None) -> int:
     except ModuleNotFoundError as exc:
         if (exc.name or "").partition(".")[0] not in EXTRA:
             raise
-        return _say(f"{exc.name} is not installed; pip install 'parked[exporter]' brings it", Exit.SURROUNDINGS)
+        return _say(f"{exc.name} is not installed; {install('exporter')} brings it", Exit.SURROUNDINGS)
     try:
         return sidecar.serve(settings, read_only=arguments.read_only, linger_s=arguments.linger)
     except sidecar.CannotListen as exc:

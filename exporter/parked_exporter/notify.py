@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 
 from parked.clock import iso_text, minute_text
 from parked.errors import ParkedError, SettingsError
+from parked.extras import install
 from parked.ledger import Ledger
 from parked.ledger import operations as op
 from parked.logs import fields
@@ -40,7 +41,7 @@ class NotSent(ParkedError):
 
 class AppriseMissing(ParkedError):
     def __str__(self) -> str:
-        return "apprise is not installed; pip install 'parked[notify]' brings it"
+        return f"apprise is not installed; {install('notify')} brings it"
 
 
 class NotDue(ParkedError):

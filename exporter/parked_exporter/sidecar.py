@@ -63,6 +63,7 @@ def serve(settings: SidecarSettings, *, read_only: bool, linger_s: float) -> Exi
         if read_only and not_done:
             log.warning("not_done_here", extra=fields(settings=", ".join(not_done), why="--read-only runs no tasks"))
         received = signals.wait()
+        app.ending.set()
         if linger_s:
             log.info("sidecar_lingers", extra=fields(for_s=linger_s))
             signals.wait(linger_s)
@@ -71,6 +72,7 @@ def serve(settings: SidecarSettings, *, read_only: bool, linger_s: float) -> Exi
         ending = threading.Thread(target=shut_down, name="parked-tracing", daemon=True)
         ending.start()
         ending.join(FLUSH_S)  # a collector that hangs doesn't hold up the end
+        log.info("sidecar_stopped", extra=fields(signal=received.name if received is not None else None))
         gc.freeze()  # with google-genai loaded, looking for garbage at the exit takes a quarter of a second
         return Exit.INTERRUPTED if received is signal.SIGINT else Exit.OK
 

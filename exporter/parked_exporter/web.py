@@ -11,9 +11,10 @@ import html
 import ipaddress
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
+from threading import Event
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
@@ -97,6 +98,7 @@ class App:
     access: Access
     vault: Vault = PLAIN_VAULT  # what reads messages
     messages: bool = False  # whether summaries tell them
+    ending: Event = field(default_factory=Event)  # set once the sidecar is only there for the last scrapes
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
         response = self.respond(environ)
@@ -180,6 +182,8 @@ def _ready(app: App, environ: WSGIEnvironment) -> Response:
         reasons.append("the scheduler does not run")
     if found.readings is not None and app.tasks is not None and app.tasks.unwritable is not None:
         reasons.append(f"the tasks can't write: {app.tasks.unwritable}")
+    if app.ending.is_set():
+        reasons.append("the sidecar was told to end, and is there for the last scrapes only")
     state = {
         "ready": not reasons,
         "reasons": reasons,

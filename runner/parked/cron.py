@@ -88,10 +88,7 @@ def parse(text: str) -> Cron:
     """
     parts = text.split()
     if len(parts) != len(_FIELDS):
-        raise ValueError(
-            f"must have five fields (minute, hour, day of month, month, day of week), for example '0 9 * * *',"
-            f" got {text!r}"
-        )
+        raise ValueError("cron text has five fields; every day at nine is '0 9 * * *'")
     minutes, hours, days, months, weekdays = (_values(part, field) for part, field in zip(parts, _FIELDS, strict=True))
     minute_text, hour_text, day_text, _, weekday_text = parts
     cron = Cron(
@@ -104,7 +101,7 @@ def parse(text: str) -> Cron:
         fixed_time=not minute_text.startswith("*") and not hour_text.startswith("*"),
     )
     if cron.next_after(datetime(2096, 3, 1, tzinfo=UTC), UTC) is None:  # the longest wait for a 29th of February
-        raise ValueError(f"names a date that never comes, got {text!r}")
+        raise ValueError("that date never comes: no such month has that day")
     return cron
 
 

@@ -19,8 +19,11 @@ FORMATS: Final = ("text", "json")
 _FIELDS: Final = "parked_fields"
 
 
-# What the library logs for handlers that show no fields: an event, and its fields as part of the message.
-_EVENT: Final = re.compile(r'[a-z_]+( [a-z_]+=([^\s="]+|"([^"\\\x00-\x1f\x7f]|\\.)*"))*')
+_OURS: Final = ("parked", "parked_exporter")
+
+# What the library logs for handlers that show no fields: an event, with its fields and a sentence in the message.
+_FIELD: Final = r' ([a-z_]+)=([^\s=":]+|"(?:[^"\\\x00-\x1f\x7f]|\\.)*")'
+_MESSAGE: Final = re.compile(rf"([a-z_]+)((?:{_FIELD})*)(?:: (.+))?", re.DOTALL)
 
 
 def fields(**values: Any) -> dict[str, Any]:
@@ -44,7 +47,7 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         entry = _entry(record)
         event = entry.pop("event")
-        head = f"{entry.pop('time')} {entry.pop('level')} {event if _EVENT.fullmatch(event) else _plain(event)}"
+        head = f"{entry.pop('time')} {entry.pop('level')} {_plain(event)}"
         entry.pop("logger")
         return " ".join([head, *(f"{name}={_plain(value)}" for name, value in entry.items() if value is not None)])
 
@@ -58,17 +61,40 @@ class JsonFormatter(logging.Formatter):
 
 def _entry(record: logging.LogRecord) -> dict[str, Any]:
     moment = datetime.fromtimestamp(record.created, UTC)
+    event, said = split_message(record.getMessage()) if _is_ours(record.name) else (record.getMessage(), {})
     entry = {
         "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "level": record.levelname,
-        "event": record.getMessage(),
+        "event": event,
         "logger": record.name,
+        **said,
         **getattr(record, _FIELDS, {}),
         **_trace(),
     }
     if record.exc_info and record.exc_info[0] is not None:
         entry["traceback"] = logging.Formatter().formatException(record.exc_info)
     return entry
+
+
+def split_message(message: str) -> tuple[str, dict[str, Any]]:
+    """Return the event of a message of ours and the fields that it holds; a sentence after a colon is `why`.
+
+    `owner_lost owner=22 role=runner` is `("owner_lost", {"owner": 22, "role": "runner"})`. A message of another form is
+    an event without fields.
+    """
+    found = _MESSAGE.fullmatch(message)
+    if found is None:
+        return message, {}
+    said = {name: _value(text) for name, text in re.findall(_FIELD, found[2])}
+    return found[1], said | ({"why": found[5]} if found[5] else {})
+
+
+def _value(text: str) -> Any:
+    return json.loads(text) if text[0] == '"' or text.isdecimal() else text
+
+
+def _is_ours(logger: str) -> bool:
+    return logger.partition(".")[0] in _OURS
 
 
 def _trace() -> dict[str, str]:

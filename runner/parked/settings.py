@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, Self
 from parked import values
 from parked.errors import SettingsError
 from parked.policy import Policy
-from parked.values import Address, Form, parse_duration_s
+from parked.values import Address, Broken, Form, parse_duration_s
 
 __all__ = [
     "SETTINGS",
@@ -370,9 +370,11 @@ def _decide(name: str, setting: Setting, flag: object, env: Mapping[str, str]) -
     text = text.strip()
     try:
         value = setting.form.read(text)
-    except ValueError:
+    except ValueError as exc:
         got = f", got {_cut(text)!r}" if setting.shown else ""
-        raise SettingsError(f"{source} must be {setting.form.rule}{got}") from None  # the cause may quote a secret
+        part = f": {_cut(str(exc))}" if isinstance(exc, Broken) else ""
+        # From None, since the cause may quote a secret.
+        raise SettingsError(f"{source} must be {setting.form.rule}{got}{part}") from None
     return value
 
 

@@ -139,6 +139,7 @@ class Paused:
     reason: str
     since: float
     until: float | None  # when its cause ends by itself; None: nobody knows
+    met_by: tuple[str, str] | None  # id and batch of a pending job that met the fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +201,13 @@ def summarise(
     for cause in causes:
         jobs_by_class[cause.error_class] += cause.jobs
         new_by_class[cause.error_class] += cause.new
-    pauses = tuple(Paused(row.pipeline, row.model, row.reason, row.since, row.until) for row in reader.pauses())
+    pauses = tuple(
+        Paused(
+            row.pipeline, row.model, row.reason, row.since, row.until,
+            met_by=reader.first_that_met(row.reason, pipeline=row.pipeline),
+        )
+        for row in reader.pauses()
+    )  # fmt: skip
     gates = _closed(reader, now=now)
     return Summary(
         ledger=where,
@@ -287,7 +294,10 @@ def render(summary: Summary) -> str:
 
 
 def next_commands(summary: Summary) -> list[list[str]]:
-    """Return what to type next, each as words: look at the largest cause, run or discard it, run what is pending."""
+    """Return what to type next, each as words.
+
+    Look at the largest cause, run or discard it; at a job that met the fault of a pause; run what is pending.
+    """
     commands: list[list[str]] = []
     if summary.causes:
         cause = next((cause for cause in summary.causes if not cause.erased), summary.causes[0])
@@ -300,6 +310,11 @@ def next_commands(summary: Summary) -> list[list[str]]:
             else ["replay", *chosen, *mended_by(cause.reason)]
         )
         commands += [["list", *chosen], advised]
+    for pause in summary.pauses:
+        if pause.met_by is not None:
+            job_id, batch = pause.met_by
+            place = [*_flag("--pipeline", pause.pipeline), *(_flag("--batch", batch) if batch else [])]
+            commands.append(["show", *place, *(["--"] if job_id.startswith("-") else []), job_id])
     commands += [
         ["work", *_flag("--pipeline", group.pipeline), "--until-empty"]
         for group in summary.waiting
@@ -361,6 +376,7 @@ def as_json(summary: Summary, commands: Sequence[str]) -> dict[str, Any]:
                 "reason": pause.reason,
                 "since": iso_text(pause.since),
                 "until": iso_text(pause.until),
+                "met_by": pause.met_by and {"job_id": pause.met_by[0], "batch": pause.met_by[1]},
             }
             for pause in summary.pauses
         ],

@@ -17,6 +17,10 @@ class Form(NamedTuple):
     rule: str  # to be read after `must be`
 
 
+class Broken(ValueError):
+    """The text says which part of a value breaks its rule, and quotes nothing that is secret."""
+
+
 class Address(NamedTuple):
     """Where a server listens. Written `host:port`, an IPv6 host in brackets."""
 
@@ -135,7 +139,10 @@ def _intervals(text: str) -> Mapping[str, float]:
 def _cron(text: str) -> str:
     from parked import cron  # only the sidecar has a schedule
 
-    cron.parse(text)
+    try:
+        cron.parse(text)
+    except ValueError as exc:
+        raise Broken(str(exc)) from None
     return text
 
 

@@ -114,9 +114,10 @@ def test_every_alert_has_a_case_that_fires_it_with_its_whole_annotations_and_one
 
 
 def test_the_addresses_are_put_in_as_the_page_says(tmp_path):
-    shutil.copy(DASHBOARDS / "alerts.yml", tmp_path)
+    for name in ("alerts.yml", *CASES):
+        shutil.copy(DASHBOARDS / name, tmp_path)
     page = (DASHBOARDS / "README.md").read_text(encoding="utf-8")
-    (command,) = re.findall(r"^ +(sed -i .*\\\n.*alerts\.yml)$", page, re.MULTILINE)
+    (command,) = re.findall(r"^ +(sed -i .*\\\n.*alerts.*)$", page, re.MULTILINE)
 
     subprocess.run(["sh", "-c", command], cwd=tmp_path, check=True)
 
@@ -125,6 +126,8 @@ def test_the_addresses_are_put_in_as_the_page_says(tmp_path):
     assert "example.com" not in rules
     assert rules.count("https://grafana.your.org/d/parked-") == len(ALERTS)
     assert rules.count("https://wiki.your.org/parked/RUNBOOK.md#") == len(ALERTS)
+    for name in CASES:
+        assert "example.com" not in (tmp_path / name).read_text(encoding="utf-8")
 
 
 # --- what the rules name -----------------------------------------------------------------------------------------

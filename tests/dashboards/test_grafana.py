@@ -23,6 +23,7 @@ NAMES = ("overview.json", "triage.json")
 # What Grafana puts in the place of its variables.
 VALUES = {
     "$__rate_interval": "1m",
+    "$__interval_ms": "60000",
     "$__interval": "1m",
     "$ledger": ".*",
     "$pipeline": ".*",
@@ -133,24 +134,86 @@ def test_what_is_to_be_typed_names_a_pipeline_only_where_a_shell_and_parked_unde
         labels | {"command": f"kubectl exec x -- {typed}"} for labels, (_, _, typed) in zip(series, TYPED, strict=True)
     ]
     without = "sum by (pipeline, error_class, reason, model, command)"
+
+    judge(
+        tmp_path, "1m", [(selector({"ledger": "l"} | labels), "1x5") for labels in series],
+        f"{without} ({expression})", "1m", {selector(labels, name=""): 1 for labels in found},
+    )  # fmt: skip
+
+
+# What a counter shows hour by hour until the 40th, and the parked jobs and the age of the oldest if the ledger is one
+# that nobody has looked at before -> how many jobs were parked in the last 24 hours.
+COUNTED = [
+    ("nothing happens", "3x40", 0),
+    ("it rises", "3x29 5x10", 2),
+    ("a class is new", "_x29 27x10", 27),
+    ("nobody looks for some hours", "3x9 _x19 30x10", 27),
+    ("the sidecar has ended with its job", "3x29 5x1 stale", 2),
+    ("an older copy of the ledger was put back", "9x29 4x10", 0),
+]
+
+
+@pytest.mark.parametrize(("shown", "counted"), [case[1:] for case in COUNTED], ids=[case[0] for case in COUNTED])
+def test_a_day_is_counted_in_whole_numbers_with_what_came_before_the_first_sample(tmp_path, shown, counted):
+    known = ('parked_ledger_jobs{ledger="l", pipeline="other", state="parked"}', "1x40")
+
+    judge(tmp_path, "1h", [known, (PARKED, shown)], day(), "40h", {"{}": counted})
+
+
+@pytest.mark.parametrize(
+    ("oldest_at", "counted"), [(30 * 3600 - 60, 27), (3600, 4)], ids=["parked today", "parked before"]
+)
+def test_of_a_ledger_that_is_new_here_a_day_counts_what_it_says_was_parked_in_it(tmp_path, oldest_at, counted):
+    series = [
+        ('parked_ledger_jobs{ledger="l", pipeline="p", state="parked"}', "_x30 27x10"),
+        (PARKED, "_x30 30x5 34x5"),
+        (PARKED.replace("parked_jobs_parked_total", "parked_jobs"), "_x30 27x5 0x5"),
+        ('parked_oldest_parked_timestamp_seconds{ledger="l", pipeline="p", error_class="exhausted:503"}',
+         f"_x30 {oldest_at}x5"),
+    ]  # fmt: skip
+
+    judge(tmp_path, "1h", series, day(), "40h", {"{}": counted})
+
+
+# Minute by minute, two orphans before anybody looked at the class, a gap, and another; what the bar of a minute shows.
+@pytest.mark.parametrize(("at", "shown"), [("4m", 0), ("5m", 2), ("6m", 0), ("15m", 0), ("18m", 1), ("19m", 0)])
+def test_bars_add_up_to_what_the_ledger_has_counted(tmp_path, at, shown):
+    (bars,) = (filled_in(each) for each in expressions("overview.json") if 'error_class=~"orphaned' in each)
+    known = ('parked_ledger_jobs{ledger="l", pipeline="other", state="parked"}', "1x40")
+    orphans = PARKED.replace("exhausted:503", "orphaned:maybe_sent")
+    found = {'{error_class="orphaned:maybe_sent"}': shown} if shown else {'{error_class="none"}': 0}
+
+    judge(tmp_path, "1m", [known, (orphans, "_x5 2x5 _x7 3x20")], bars, at, found)
+
+
+PARKED = (
+    'parked_jobs_parked_total{ledger="l", pipeline="p", model="m", error_class="exhausted:503", reason="overloaded"}'
+)
+
+
+def day():
+    (found,) = (each for each in expressions("overview.json") if "[24h]" in each)
+    return filled_in(found)
+
+
+def judge(folder, interval, series, expression, at, samples):
+    """See with promtool that an expression finds these values, by their labels, `at` a time of these series."""
     case = {
-        "interval": "1m",
-        "input_series": [{"series": selector({"ledger": "l"} | labels), "values": "1x5"} for labels in series],
+        "interval": interval,
+        "input_series": [{"series": name, "values": values} for name, values in series],
         "promql_expr_test": [
             {
-                "expr": f"{without} ({expression})",
-                "eval_time": "1m",
-                "exp_samples": [{"labels": selector(labels, name=""), "value": 1} for labels in found],
+                "expr": expression,
+                "eval_time": at,
+                "exp_samples": [{"labels": labels, "value": value} for labels, value in samples.items()],
             }
         ],
     }
-    (tmp_path / "test.yml").write_text(yaml.safe_dump({"tests": [case]}), "utf-8")
-
+    (folder / "test.yml").write_text(yaml.safe_dump({"tests": [case]}), "utf-8")
     program = shutil.which("promtool") or missing("promtool")
     tested = subprocess.run(
-        [str(program), "test", "rules", "test.yml"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [str(program), "test", "rules", "test.yml"], cwd=folder, capture_output=True, text=True, timeout=60
     )
-
     assert tested.returncode == 0, tested.stdout + tested.stderr
 
 

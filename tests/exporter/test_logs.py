@@ -1,15 +1,19 @@
 """Log records of both programs: one line each, in two formats."""
 
+import ast
 import io
 import json
 import logging
+import re
+from pathlib import Path
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
-import parked.telemetry  # noqa: F401 - whoever has spans has imported it
-from parked.logs import JsonFormatter, TextFormatter, fields
+import parked.telemetry  # whoever has spans has imported it
+import parked_exporter
+from parked.logs import JsonFormatter, TextFormatter, fields, split_message
 
 
 @pytest.fixture
@@ -52,6 +56,57 @@ def test_no_text_can_forge_a_field_or_a_second_line(log):
     assert line.endswith(r'ERROR task_failed why="away\nERROR forged jobs=0"' + "\n")
     assert line.count("\n") == 1
     assert written(log, TextFormatter(), lambda: log.error('a why="b\nERROR forged"')).count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "fields"),
+    [
+        (
+            "owner_lost owner=22 role=runner host=vm-1",
+            {"event": "owner_lost", "owner": 22, "role": "runner", "host": "vm-1"},
+        ),
+        ('ledger_away why="it is \\"full\\"" since=3', {"event": "ledger_away", "why": 'it is "full"', "since": 3}),
+        ("unknown_setting: PARKED_X is none: see", {"event": "unknown_setting", "why": "PARKED_X is none: see"}),
+        ("call_not_recorded model=m: upgrade", {"event": "call_not_recorded", "model": "m", "why": "upgrade"}),
+        ("ledger_back", {"event": "ledger_back"}),
+        ("Three words here", {"event": "Three words here"}),
+    ],
+)
+def test_fields_in_a_message_of_the_library_are_fields_in_json(log, message, fields):
+    record = json.loads(written(log, JsonFormatter(), lambda: log.warning(message)))
+
+    assert {name: record[name] for name in record if name not in ("time", "level", "logger")} == fields
+
+
+def test_a_message_of_another_library_stays_whole():
+    record = logging.LogRecord("urllib3.pool", logging.WARNING, "", 0, "retry: it failed", (), None)
+
+    assert json.loads(JsonFormatter().format(record))["event"] == "retry: it failed"
+
+
+def logged():
+    """The message of every log call in both packages, with a word in the place of what is put in."""
+    for root in (Path(parked.__file__).parent, Path(parked_exporter.__file__).parent):
+        for file in sorted(root.rglob("*.py")):
+            for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+                match node:
+                    case ast.Call(func=ast.Attribute(value=ast.Name("log" | "_log"), attr=level), args=[*said]):
+                        if level in LEVELS:
+                            yield f"{file.name}:{node.lineno}", said[0]
+
+
+LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
+
+
+def test_every_message_of_both_programs_is_an_event_with_fields():
+    messages = dict(logged())
+
+    assert len(messages) > 50
+    for place, said in messages.items():
+        assert isinstance(said, ast.Constant), f"{place}: name the event where it is logged"
+        message = re.sub("%[.0-9]*[dfs]", "x", str(said.value).replace("why=%s", 'why="x"'))
+        event, _ = split_message(message)
+        assert re.fullmatch("[a-z_]+", event), f"{place}: {message}"
 
 
 def test_a_record_as_json_is_one_object(log):

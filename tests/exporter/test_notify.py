@@ -388,4 +388,7 @@ def test_without_the_extra_an_address_is_refused_with_what_to_install():
     ended = checked(code=code, notify=f"json://127.0.0.1:1/{SECRET}")
 
     assert ended.returncode == 3
-    assert ended.stderr == "parked-exporter: apprise is not installed; pip install 'parked[notify]' brings it\n"
+    assert (
+        ended.stderr
+        == "parked-exporter: apprise is not installed; pip install '.[notify]' in a checkout of parked brings it\n"
+    )

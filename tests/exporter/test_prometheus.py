@@ -37,7 +37,14 @@ NOT_MOVED = {
 }
 
 DASHBOARDS = Path(__file__).parents[2] / "dashboards"
-VARIABLES = {"$__rate_interval": "1h", "$__interval": "1h", "$ledger": ".*", "$pipeline": ".*", "$error_class": ".*"}
+VARIABLES = {
+    "$__rate_interval": "1h",
+    "$__interval_ms": "3600000",
+    "$__interval": "1h",
+    "$ledger": ".*",
+    "$pipeline": ".*",
+    "$error_class": ".*",
+}
 
 CONFIGURATION = """\
 global:

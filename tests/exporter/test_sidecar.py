@@ -163,7 +163,11 @@ def test_a_sidecar_that_lingers_goes_on_answering_until_a_second_signal(start_si
     pipeline.succeed("a-1")
 
     assert sidecar.scrape()["parked_jobs_succeeded_total"]
+    status, _, body = sidecar.get("/-/ready")
+    assert (status, json.loads(body)["ready"]) == (503, False)
+    assert "was told to end" in json.loads(body)["reasons"][0]
     assert sidecar.stop() == 0
+    assert sidecar.event("sidecar_stopped")["signal"] == "SIGTERM"
 
 
 def test_head_and_gzip_work_over_the_wire(start_sidecar, ledger):
@@ -297,11 +301,19 @@ def test_a_port_in_use_is_one_sentence_and_status_3():
     assert ended.stderr.count("\n") == 1
 
 
-def test_without_the_extra_the_command_says_what_to_install():
-    code = "import sys; sys.modules['apscheduler'] = None; from parked_exporter.cli import main; sys.exit(main([]))"
+@pytest.mark.parametrize(
+    ("lacks", "words", "extra"),
+    [
+        ("apscheduler", [], "exporter"),
+        ("psycopg", ["--ledger", "postgresql://localhost/x"], "postgres"),
+        ("psycopg", ["--check", "--ledger", "postgresql://localhost/x"], "postgres"),
+    ],
+)
+def test_without_the_extra_the_command_says_what_to_install(lacks, words, extra):
+    code = f"import sys; sys.modules['{lacks}'] = None; from parked_exporter.cli import main; sys.exit(main({words}))"
 
     ended = run(code=code)
 
     assert ended.returncode == 3
-    assert "pip install 'parked[exporter]'" in ended.stderr
+    assert f"pip install '.[{extra}]' in a checkout of parked" in ended.stderr
     assert ended.stderr.count("\n") == 1

@@ -155,8 +155,6 @@ def test_the_form_of_a_setting_is_known_before_its_feature_is(name, text, value)
         ("listen", "::1:9465", "host:port, such as 127.0.0.1:9465 or [::1]:9465"),
         ("listen", "localhost:65536", "host:port, such as 127.0.0.1:9465 or [::1]:9465"),
         ("external_url", "parked.example.com", "a web address such as https://parked.example.com"),
-        ("summary_cron", "0 9 * *", settings.SETTINGS["summary_cron"].form.rule),
-        ("summary_cron", "0 9 31 2 *", settings.SETTINGS["summary_cron"].form.rule),
         ("timezone", "Europe/Berlim", "a time zone such as UTC or Europe/Berlin"),
         ("timezone", "Europe", "a time zone such as UTC or Europe/Berlin"),
         ("auto_replay", "captions=30", settings.SETTINGS["auto_replay"].form.rule),
@@ -168,6 +166,19 @@ def test_the_form_of_a_setting_is_known_before_its_feature_is(name, text, value)
 )
 def test_a_bad_value_is_named_with_its_rule(name, text, rule):
     assert refusal({variable(name): text}) == f"{variable(name)} must be {rule}, got {text!r}"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("61 9 * * *", "minute is 0 to 59, got '61'"),
+        ("0 9 * * fry", "day of week is 0 to 7 or sun to sat, got 'fry'"),
+        ("@daily", "cron text has five fields"),
+        ("0 9 31 2 *", "that date never comes"),
+    ],
+)
+def test_a_cron_that_is_none_is_told_which_field_breaks_which_rule(text, why):
+    assert f"got {text!r}: {why}" in refusal({"PARKED_SUMMARY_CRON": text})
 
 
 def test_a_bad_ledger_is_not_shown_since_it_may_hold_a_password():

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from parked.cli.exits import Exit
 from parked.cli.output import put, put_json
 from parked.errors import OutputFailed, ParkedError, SettingsError
+from parked.extras import install
 from parked.settings import Settings
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class _Story:
     def _scrape(self) -> None:
         """Show what Prometheus would see."""
         if find_spec("prometheus_client") is None or find_spec("apscheduler") is None:
-            self._say("(The sidecar isn't installed here: pip install 'parked[exporter]')\n")
+            self._say(f"(The sidecar isn't installed here: {install('exporter')})\n")
             return
         from urllib.request import urlopen
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote, unquote
 
 from parked.errors import LedgerMissing, LedgerUnavailable, ParkedError, SettingsError
+from parked.extras import install
 from parked.ledger.sqlite_file import CREATORS
 from parked.ledger.store import ConnectionLost, Contended, Denied
 
@@ -328,7 +329,7 @@ def require_psycopg() -> None:
         import psycopg  # noqa: F401 - whether it can be imported is the question
     except ImportError as exc:
         raise LedgerUnavailable(
-            "a ledger on PostgreSQL needs the extra `postgres`; install it with: pip install 'parked[postgres]'"
+            f"a ledger on PostgreSQL needs the extra `postgres`; install it with: {install('postgres')}"
         ) from exc
 
 

@@ -344,6 +344,10 @@ class SqlReader(ABC):
     def pauses(self) -> list[PauseRow]:
         return pause_rows(self._ask("pauses_that_hold"))
 
+    def first_that_met(self, reason: str, *, pipeline: str) -> tuple[str, str] | None:
+        row: tuple[str, str] | None = self._ask("first_that_met", pipeline=pipeline, reason=reason).fetchone()
+        return row
+
     def paces(self) -> list[KeptPace]:
         return [
             KeptPace(model, per_s, written_at if learnt_at is None else learnt_at)

@@ -11,6 +11,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -268,12 +269,26 @@ def connect(path: Path, *, only_asks: bool = False) -> sqlite3.Connection:
     return connection
 
 
-def patiently(act: Callable[[], T], *, monotonic: Callable[[], float] = time.monotonic) -> T:
+def stays_locked(path: Path, *, patience_s: float) -> bool:
+    """Return whether others hold the lock for so long that it takes to write. Nothing is written."""
+    with closing(connect(path)) as connection:
+        try:
+            patiently(lambda: connection.execute("BEGIN IMMEDIATE"), patience_s=patience_s)
+        except sqlite3.OperationalError as exc:
+            if _code(exc) == BUSY:
+                return True
+            raise
+    return False
+
+
+def patiently(
+    act: Callable[[], T], *, monotonic: Callable[[], float] = time.monotonic, patience_s: float = PATIENCE_S
+) -> T:
     """Do what needs a lock, again while others hold it, for 30 s.
 
     At random 0.5–3 ms: SQLite's own busy handler backs off ever longer, so that some of many processes starve.
     """
-    deadline = monotonic() + PATIENCE_S
+    deadline = monotonic() + patience_s
     while True:
         try:
             return act()

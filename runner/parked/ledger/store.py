@@ -451,6 +451,10 @@ class Reader(Protocol):
         """Those that hold back a job: a pending one or, if it was a sidecar that paused and lives, a parked one."""
         ...
 
+    def first_that_met(self, reason: str, *, pipeline: str) -> tuple[str, str] | None:
+        """Id and batch of the pending job, first in line, of which a call has failed for this reason."""
+        ...
+
     def paces(self) -> list[KeptPace]:
         """By model; also those that are too old to be gone by."""
         ...

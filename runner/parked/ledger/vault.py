@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from parked.errors import LedgerUnavailable, SettingsError, TextMissing
+from parked.extras import install
 from parked.ledger import operations as op
 from parked.ledger.codec import MESSAGE, NOT_KEPT, SEALED, Body, why_unreadable
 
@@ -159,7 +160,7 @@ class Vault:
                 from cryptography.fernet import Fernet
             except ImportError:
                 raise LedgerUnavailable(
-                    "encrypted texts need the package cryptography; install it with `pip install 'parked[encrypted]'`"
+                    f"encrypted texts need the package cryptography; install it with: {install('encrypted')}"
                 ) from None
             self._fernets[id] = Fernet(self._keys[id])
         return self._fernets[id]

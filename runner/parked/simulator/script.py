@@ -332,7 +332,8 @@ def _reply(value: Any) -> Reply:
         raise ValueError(f"reply must be a name, or an object of one name and its options, got {value!r}")
     [(name, options)] = value.items()
     if name not in REPLIES:
-        near = get_close_matches(name, REPLIES, n=1)
+        swapped = [reply for reply in REPLIES if sorted(reply.split("_")) == sorted(str(name).split("_"))]
+        near = swapped or get_close_matches(name, REPLIES, n=1)
         raise ValueError(f"there is no reply {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
     make = REPLIES[name]
     known = {option: hint for option, hint in get_type_hints(make).items() if option not in {"return", *_NOT_FOR_FILES}}

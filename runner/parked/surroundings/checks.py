@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from parked.extras import install
 from parked.ledger.labels import MAX_PAIRS, MAX_PIPELINES, OTHER
 from parked.reasons import explain
 from parked.settings import StoredBodies
@@ -54,14 +55,12 @@ def _python(seen: Seen) -> Finding:
     there = [f"{name} {version}" for name, version in packages.items() if version is not None]
     extras = {extra for name, extra in PACKAGES.items() if packages[name] is None}
     if "" in extras:
-        return broken("google-genai isn't installed", "install parked with its dependencies: pip install parked")
+        return broken("google-genai isn't installed", f"install parked with its dependencies: {install()}")
     needed = {"notify": seen.settings.notify is not None, "postgres": seen.settings.ledger.startswith("postgres")}
     needed["encrypted"] = seen.settings.store is StoredBodies.ENCRYPTED
     for extra, is_needed in needed.items():
         if is_needed and extra in extras:
-            return broken(
-                f"the extra `{extra}` isn't installed, which the settings need", f"pip install 'parked[{extra}]'"
-            )
+            return broken(f"the extra `{extra}` isn't installed, which the settings need", install(extra))
     lacks = f"; without the extra {', '.join(sorted(extras))}" if extras else ""
     return ok(f"parked {__version__}, Python {seen.python.python}, {', '.join(there)}{lacks}")
 
@@ -83,6 +82,12 @@ def _sqlite(seen: Seen) -> Finding:
 
 def _ledger(seen: Seen) -> Finding:
     match seen.ledger:
+        case Ledger(is_locked=True):
+            return broken(
+                "it can be read, but another process holds it locked, so that nothing can be written",
+                "let a large parked erase end; else end the process: a shell of sqlite3 in a transaction, a tool that"
+                " copies the file",
+            )
         case Ledger() as ledger:
             users = ", ".join(f"{one.facts.role} on {one.facts.host} pid {one.facts.pid}" for one in ledger.alive)
             return ok(f"its name in metrics is {ledger.name}; used by {users or 'nobody now'}")

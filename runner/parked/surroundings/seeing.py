@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 DEADLINE_S: Final = 10.0  # for all looks together, which go on side by side
 PATIENCE_S: Final = 5.0  # of each that asks somebody
+LOCK_PATIENCE_S: Final = 3.0  # a commit holds the lock for milliseconds, a large erasure for longer
 
 # Distributions by the extra that brings them; those without one come with parked.
 PACKAGES: Final = {
@@ -64,6 +65,7 @@ class Ledger(NamedTuple):
     labels: frozenset[tuple[str, str]]  # pairs of pipeline and model that are counted by name
     size_bytes: int
     lacking_rights: tuple[str, ...]
+    is_locked: bool  # a SQLite file that others kept from being written all the time
 
 
 class Texts(NamedTuple):
@@ -202,6 +204,7 @@ def all_at_once(looks: Mapping[str, Callable[[], Any]], *, within_s: float) -> d
 def look_at_ledger(url: str) -> Ledger | NoLedger:
     from parked.ledger import look_into
     from parked.ledger.counters import Metric
+    from parked.ledger.sqlite_file import path_of, stays_locked
 
     try:
         with look_into(url, patience_s=PATIENCE_S) as reader:
@@ -217,6 +220,7 @@ def look_at_ledger(url: str) -> Ledger | NoLedger:
                 labels=frozenset((row.pipeline, row.model) for row in reader.counters(Metric.JOBS_ACCEPTED)),
                 size_bytes=reader.size_bytes(),
                 lacking_rights=tuple(reader.lacking_rights()),
+                is_locked=url.startswith("sqlite:") and stays_locked(path_of(url), patience_s=LOCK_PATIENCE_S),
             )
     except LedgerMissing as exc:
         return NoLedger(str(exc), missing=True)

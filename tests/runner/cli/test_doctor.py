@@ -6,11 +6,13 @@ import json
 import os
 import re
 import shutil
+import sqlite3
 import ssl
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -449,7 +451,8 @@ def test_a_run_says_that_its_proxy_is_away(parked, jobs, api, monkeypatch):
 
     ran = parked("run", jobs("one"), "--out", "answers.jsonl", "--max-attempts", "1")
 
-    assert f"proxy_unreachable: calls go through the proxy http://127.0.0.1:{port}, which can't be reached" in ran.err
+    assert 'proxy_unreachable why="calls go through' in ran.err
+    assert f"the proxy http://127.0.0.1:{port}, which can't be reached" in ran.err
     assert "name gemini.example.com in NO_PROXY" in ran.err
 
 
@@ -619,6 +622,19 @@ def file_of(url: str) -> Path:
 
 def judge_on(doctor, folder: Path, *words: str):
     return doctor("--offline", "--ledger", f"sqlite:///{folder}/parked.db", *words)
+
+
+@sqlite_only
+def test_a_ledger_that_is_held_locked_is_broken_though_it_can_be_read(doctor, story, url):
+    story.pending("a-1")
+    with closing(sqlite3.connect(file_of(url), isolation_level=None)) as shell:
+        shell.execute("BEGIN IMMEDIATE")
+        status, findings = doctor("--offline")
+    _, after = doctor("--offline")
+
+    assert (status, level(findings, "ledger")) == (3, "broken")
+    assert "another process holds it locked" in findings["ledger"]["found"]
+    assert level(after, "ledger") == "ok"
 
 
 @sqlite_only

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -219,6 +220,21 @@ def test_the_summary_and_the_metrics_tell_of_a_pause(parked, api, many, url):
     (pause,) = json.loads(parked("summary", "--json").out)["pauses"]
     assert (pause["pipeline"], pause["model"], pause["reason"]) == ("nightly", None, "auth_invalid")
     assert look(url).pauses == [("nightly", "*", "auth_invalid")]
+
+
+def test_the_summary_leads_from_a_pause_to_what_exactly_was_said(parked, api, many):
+    api.answers(lambda request: reply.bad_key())
+    parked("run", many(200), "--pipeline", "nightly", "--batch", "monday")
+
+    told = json.loads(parked("summary", "--json").out)
+    (command,) = (each for each in told["next"] if " show " in each)
+    shown = parked(*shlex.split(command)[1:])
+
+    (pause,) = told["pauses"]
+    assert pause["met_by"]["batch"] == "monday"
+    assert pause["met_by"]["job_id"] in command
+    assert "auth_invalid" in shown.out
+    assert "API key not valid" in shown.out
 
 
 def test_the_series_of_a_pause_goes_to_0_when_it_is_over(parked, api, many, url):

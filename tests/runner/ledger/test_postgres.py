@@ -110,7 +110,7 @@ def test_a_url_that_can_not_be_right_is_refused_with_the_rule_and_no_secret(url,
 def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "psycopg", None)
 
-    with pytest.raises(LedgerUnavailable, match=r"pip install 'parked\[postgres\]'"):
+    with pytest.raises(LedgerUnavailable, match=r"pip install '\.\[postgres\]'"):
         open_ledger("postgresql://h/db")
 
 

@@ -168,6 +168,7 @@ def test_every_reply_can_be_named_without_options(name):
         ({"wen": {}, "reply": "overloaded"}, "a rule has no 'wen'; it knows when, reply, delay_s, quotas"),
         ({"when": {"text": "a"}}, "it says neither what to reply, nor which quotas hold"),
         ({"reply": "overload"}, "there is no reply 'overload'; did you mean 'overloaded'?"),
+        ({"reply": "prompt_blocked"}, "there is no reply 'prompt_blocked'; did you mean 'blocked_prompt'?"),
         ({"reply": ["overloaded"]}, "reply must be a name, or an object of one name and its options"),
         ({"reply": {"overloaded": {}, "text": {}}}, "reply must be a name, or an object of one name"),
         ({"reply": {"rate_limited": {"delay": 2}}}, "reply rate_limited has no 'delay'; it knows retry_delay_s"),

@@ -600,6 +600,13 @@ RETURNING model;
 -- name: pauses
 SELECT pipeline, model, reason, fault_began_at, since, until, owner_id FROM parked.pauses ORDER BY pipeline, model;
 
+-- name: first_that_met
+-- The pending job, first in line, of which a call has failed for this reason. No row: none has.
+SELECT job_id, batch FROM parked.jobs
+ WHERE pipeline = %(pipeline)s AND state = 'pending' AND calls > 0
+   AND EXISTS (SELECT 1 FROM parked.attempts WHERE attempts.job = jobs.id AND attempts.reason = %(reason)s)
+ ORDER BY place LIMIT 1;
+
 -- name: pauses_that_hold
 -- The same without those that hold back nothing any more: what was pending there was discarded, say. A sidecar runs only
 -- what it replays: the pause of one that lives holds back parked jobs, too.
