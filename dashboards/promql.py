@@ -26,9 +26,10 @@ def now(metric: str, by: str = "", **only: str) -> str:
     return f"sum{_by(by)} ({_once(metric, metric + _select(metric, only))})"
 
 
-def any_of(metric: str, by: str = "", **only: str) -> str:
-    """1 where one of these gauges of 0 and 1 is 1."""
-    return f"max{_by(by)} ({metric}{_select(metric, only)})"
+def any_or_none(metric: str, by: str, **none: str) -> str:
+    """1 where one of these gauges of 0 and 1 is 1; one series of 0 if there was none in all the time that is shown."""
+    ever = f"last_over_time({metric}{_select(metric, {})}[$__range] @ end())"
+    return f"{or_zero(f'max{_by(by)} ({metric}{_select(metric, {})})', **none)} unless on () {ever}"
 
 
 def moved(metric: str, by: str = "", *, over: str = EACH, **only: str) -> str:

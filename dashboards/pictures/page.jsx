@@ -40,7 +40,9 @@ const chosen = Object.fromEntries(
   dashboard.templating.list.map((each) => [each.name, asked.get(each.name) ?? (each.type === 'textbox' ? '' : '.*')])
 );
 
-const WINDOWS = { __rate_interval: '15s', __interval: `${BAR_S}s` };
+const WINDOWS = {
+  __rate_interval: '15s', __interval: `${BAR_S}s`, __interval_ms: BAR_S * 1000, __range: `${range_s}s`,
+};
 
 function filledIn(text) {
   return text?.replace(/\$\{?(\w+)\}?/g, (all, name) => WINDOWS[name] ?? chosen[name] ?? all);

@@ -23,6 +23,7 @@ NAMES = ("overview.json", "triage.json")
 # What Grafana puts in the place of its variables.
 VALUES = {
     "$__rate_interval": "1m",
+    "$__range": "1h",
     "$__interval_ms": "60000",
     "$__interval": "1m",
     "$ledger": ".*",
@@ -58,7 +59,7 @@ def expressions(name):
 def filled_in(expression):
     for variable, value in VALUES.items():
         expression = expression.replace(variable, value)
-    assert "$" not in expression.replace("'$1'", "")
+    assert "$" not in expression.replace("'$1'", "").replace('"$1"', "")
     return expression
 
 
@@ -139,6 +140,26 @@ def test_what_is_to_be_typed_names_a_pipeline_only_where_a_shell_and_parked_unde
         tmp_path, "1m", [(selector({"ledger": "l"} | labels), "1x5") for labels in series],
         f"{without} ({expression})", "1m", {selector(labels, name=""): 1 for labels in found},
     )  # fmt: skip
+
+
+def test_without_a_prefix_a_command_begins_with_its_name(tmp_path):
+    (expression,) = (each.replace("$prefix", "") for each in expressions("triage.json") if "parked causes" in each)
+    labels = {"pipeline": "p", "error_class": "exhausted:503", "reason": "overloaded", "model": "m"}
+    found = {"command": "parked causes --pipeline='p' --class='exhausted:503'"}
+
+    judge(
+        tmp_path, "1m", [(selector({"ledger": "l"} | labels), "1x5")],
+        f"sum by (command) ({filled_in(expression)})", "1m", {selector(found, name=""): 1},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shown", "rows"), [("_ 1x3", {'{model="m", reason="rate"}': 1}), ("_x4", {'{model="none"}': 0})]
+)
+def test_nothing_has_a_row_of_its_own_only_where_there_is_nothing_in_all_that_time(tmp_path, shown, rows):
+    (expression,) = (filled_in(each) for each in expressions("overview.json") if "parked_gate_closed" in each)
+
+    judge(tmp_path, "1m", [('parked_gate_closed{ledger="l", model="m", reason="rate"}', shown)], expression, "3m", rows)
 
 
 # What a counter shows hour by hour until the 40th, and the parked jobs and the age of the oldest if the ledger is one
