@@ -43,7 +43,8 @@ def moved(metric: str, by: str = "", *, over: str = EACH, **only: str) -> str:
     series = metric + _select(metric, only)
     last = _once(metric, f"last_over_time({series}[{over}])")
     before = _once(metric, f"last_over_time({series}[{BRIDGED[over]}] offset {over})")
-    known = f"last_over_time(parked_ledger_jobs{_select('parked_ledger_jobs', {})}[{BRIDGED[over]}] offset {over})"
+    # By its size, which an empty ledger has too.
+    known = f"last_over_time(parked_ledger_bytes{_select('parked_ledger_bytes', {})}[{BRIDGED[over]}] offset {over})"
     first = f"min{_by(_labels(metric))} (min_over_time({series}[{over}]))"
     ways = [f"clamp_min({last} - {before}, 0)", f"{last} and on (ledger) {known}", f"{last} - {first}"]
     if metric == "parked_jobs_parked_total" and over == "24h":

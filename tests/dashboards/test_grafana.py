@@ -176,7 +176,7 @@ COUNTED = [
 
 @pytest.mark.parametrize(("shown", "counted"), [case[1:] for case in COUNTED], ids=[case[0] for case in COUNTED])
 def test_a_day_is_counted_in_whole_numbers_with_what_came_before_the_first_sample(tmp_path, shown, counted):
-    known = ('parked_ledger_jobs{ledger="l", pipeline="other", state="parked"}', "1x40")
+    known = ('parked_ledger_bytes{ledger="l"}', "1x40")
 
     judge(tmp_path, "1h", [known, (PARKED, shown)], day(), "40h", {"{}": counted})
 
@@ -186,7 +186,7 @@ def test_a_day_is_counted_in_whole_numbers_with_what_came_before_the_first_sampl
 )
 def test_of_a_ledger_that_is_new_here_a_day_counts_what_it_says_was_parked_in_it(tmp_path, oldest_at, counted):
     series = [
-        ('parked_ledger_jobs{ledger="l", pipeline="p", state="parked"}', "_x30 27x10"),
+        ('parked_ledger_bytes{ledger="l"}', "_x30 27x10"),
         (PARKED, "_x30 30x5 34x5"),
         (PARKED.replace("parked_jobs_parked_total", "parked_jobs"), "_x30 27x5 0x5"),
         ('parked_oldest_parked_timestamp_seconds{ledger="l", pipeline="p", error_class="exhausted:503"}',
@@ -200,7 +200,7 @@ def test_of_a_ledger_that_is_new_here_a_day_counts_what_it_says_was_parked_in_it
 @pytest.mark.parametrize(("at", "shown"), [("4m", 0), ("5m", 2), ("6m", 0), ("15m", 0), ("18m", 1), ("19m", 0)])
 def test_bars_add_up_to_what_the_ledger_has_counted(tmp_path, at, shown):
     (bars,) = (filled_in(each) for each in expressions("overview.json") if 'error_class=~"orphaned' in each)
-    known = ('parked_ledger_jobs{ledger="l", pipeline="other", state="parked"}', "1x40")
+    known = ('parked_ledger_bytes{ledger="l"}', "1x40")
     orphans = PARKED.replace("exhausted:503", "orphaned:maybe_sent")
     found = {'{error_class="orphaned:maybe_sent"}': shown} if shown else {'{error_class="none"}': 0}
 
