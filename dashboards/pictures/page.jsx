@@ -37,7 +37,7 @@ const registry = new FieldConfigOptionsRegistry(() => [
 
 const dashboard = await (await fetch(asked.get('dashboard'))).json();
 const chosen = Object.fromEntries(
-  dashboard.templating.list.map((each) => [each.name, asked.get(each.name) ?? (each.type === 'textbox' ? '' : '.*')])
+  dashboard.templating.list.map((each) => [each.name, asked.get(each.name) ?? (each.type === 'textbox' ? each.query ?? '' : '.*')])
 );
 
 const WINDOWS = {
