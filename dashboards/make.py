@@ -16,7 +16,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import common, dashboard, prometheus
 from grafana_foundation_sdk.models import text as text_model
 
-from promql import EACH, age_s, any_of, moved, now, or_zero, own, per_minute, quantile, since_s
+from promql import EACH, age_s, any_or_none, moved, now, or_zero, own, per_minute, quantile, since_s
 
 COUNTED: Final = "1m"  # the least that a count is over; a few scrapes, so that each has its share
 
@@ -34,6 +34,9 @@ STATE_COLOURS: Final = {
 KIND_COLOURS: Final = {"ok": GREEN, "retryable": YELLOW, "permanent": ORANGE, "unknown": "purple"}
 
 ORPHANS: Final = "orphaned:.*"
+NONE: Final = "none"  # the series of 0 where there is nothing; no legend lists it
+JOBS_A_MINUTE: Final = "suffix: jobs/min"
+CALLS_A_MINUTE: Final = "suffix: calls/min"
 
 
 class Query(NamedTuple):
@@ -55,6 +58,7 @@ class Panel(NamedTuple):
     steps: Sequence[tuple[float | None, str]] = ((None, GREEN),)
     colours: Mapping[str, str] = MappingProxyType({})
     empty: str = "0"  # what is shown where there is nothing
+    words: Mapping[str, tuple[str, str]] = MappingProxyType({})  # what is shown for a value, and in which colour
 
 
 # --- kinds of panels -------------------------------------------------------------------------------------------------
@@ -74,10 +78,22 @@ def _finished(panel: Panel, builder: Any) -> Any:
             .steps([dashboard.Threshold(value=value, color=colour) for value, colour in panel.steps])
         )
     )
+    if panel.words:
+        said = {
+            value: dashboard.ValueMappingResult(text=word, color=colour, index=int(value))
+            for value, (word, colour) in panel.words.items()
+        }
+        builder = builder.mappings([dashboard.ValueMap(options=said)])
     for name, colour in panel.colours.items():
         fixed = {"mode": "fixed", "fixedColor": colour}
         builder = builder.override_by_name(name, [dashboard.DynamicConfigValue(id_val="color", value=fixed)])
     return builder
+
+
+def _without_none(builder: Any) -> Any:
+    """Leave the series that stands for nothing out of legend and tooltip."""
+    hidden = {"legend": True, "tooltip": True, "viz": True}
+    return builder.override_by_name(NONE, [dashboard.DynamicConfigValue(id_val="custom.hideFrom", value=hidden)])
 
 
 def number(panel: Panel) -> Any:
@@ -94,13 +110,13 @@ def number(panel: Panel) -> Any:
 
 
 def lines(panel: Panel) -> Any:
-    return _with_queries(panel, _finished(panel, _curves().fill_opacity(8)))
+    return _with_queries(panel, _without_none(_finished(panel, _curves().fill_opacity(8))))
 
 
 def stacked(panel: Panel) -> Any:
     """Areas on top of each other."""
     stacking = common_builders.StackingConfig().mode(common.StackingMode.NORMAL).group("A")
-    return _with_queries(panel, _finished(panel, _curves().fill_opacity(40).stacking(stacking)))
+    return _with_queries(panel, _without_none(_finished(panel, _curves().fill_opacity(40).stacking(stacking))))
 
 
 def bars(panel: Panel) -> Any:
@@ -108,7 +124,7 @@ def bars(panel: Panel) -> Any:
     stacking = common_builders.StackingConfig().mode(common.StackingMode.NORMAL).group("A")
     curves = _curves().draw_style(common.GraphDrawStyle.BARS).fill_opacity(70).stacking(stacking)
     builder = curves.show_points(common.VisibilityMode.NEVER).decimals(0)
-    return _with_queries(panel, _finished(panel, builder))
+    return _with_queries(panel, _without_none(_finished(panel, builder)))
 
 
 def ranking(panel: Panel) -> Any:
@@ -127,13 +143,7 @@ def ranking(panel: Panel) -> Any:
 
 def switches(panel: Panel) -> Any:
     """What is on (1) and what is off (0), over time."""
-    mapping = dashboard.ValueMap(
-        options={
-            "0": dashboard.ValueMappingResult(text="no", color=GREEN, index=0),
-            "1": dashboard.ValueMappingResult(text="yes", color=ORANGE, index=1),
-        }
-    )
-    builder = statetimeline.Panel().mappings([mapping]).merge_values(True).show_value(common.VisibilityMode.NEVER)
+    builder = statetimeline.Panel().merge_values(True).show_value(common.VisibilityMode.NEVER)
     return _with_queries(panel, _finished(panel, builder))
 
 
@@ -143,7 +153,7 @@ def _curves() -> Any:
         .draw_style(common.GraphDrawStyle.LINE)
         .line_width(1)
         .min(0)
-        .color_scheme(builders.FieldColor().mode(dashboard.FieldColorModeId.PALETTE_CLASSIC_BY_NAME))
+        .color_scheme(builders.FieldColor().mode(dashboard.FieldColorModeId.PALETTE_CLASSIC))
         .tooltip(
             common_builders.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI).sort(common.SortOrder.DESCENDING)
         )
@@ -217,7 +227,7 @@ FLOW: Final = (
             Query(or_zero(per_minute("parked_jobs_succeeded_total")), "succeeded", exemplar=True),
             Query(or_zero(per_minute("parked_jobs_recovered_total")), "recovered", exemplar=True),
         ],
-        "opm", 12, 8, colours={"accepted": BLUE, "succeeded": GREEN, "recovered": "semi-dark-green"},
+        JOBS_A_MINUTE, 12, 8, colours={"accepted": BLUE, "succeeded": GREEN, "recovered": "semi-dark-green"},
     ),
     Panel(
         "Parked, by class",
@@ -225,7 +235,7 @@ FLOW: Final = (
         bars,
         [
             Query(
-                or_zero(moved("parked_jobs_parked_total", "error_class") + " > 0", error_class="none"),
+                or_zero(moved("parked_jobs_parked_total", "error_class") + " > 0", error_class=NONE),
                 "{{error_class}}", exemplar=True,
             )
         ],
@@ -242,10 +252,12 @@ FLOW: Final = (
     Panel(
         "Parked now, by reason",
         "What the jobs that are parked now failed of.",
-        ranking, [Query(or_zero(f'sort_desc({now("parked_jobs", "reason")} > 0)', reason="none"), "{{reason}}")],
+        ranking, [Query(or_zero(f'sort_desc({now("parked_jobs", "reason")} > 0)', reason=NONE), "{{reason}}")],
         "short", 12, 8,
     ),
 )  # fmt: skip
+
+ON: Final = {"0": ("no", GREEN), "1": ("yes", ORANGE)}
 
 CALLS: Final = (
     Panel(
@@ -253,7 +265,7 @@ CALLS: Final = (
         "Calls of the model a minute by how they ended: ok, retryable (may succeed later), permanent (can't), unknown.",
         stacked,
         [Query(or_zero(per_minute("parked_attempts_total", "kind"), kind="ok"), "{{kind}}", exemplar=True)],
-        "opm", 8, 8, colours=KIND_COLOURS,
+        CALLS_A_MINUTE, 8, 8, colours=KIND_COLOURS,
     ),
     Panel(
         "Latency of answers",
@@ -281,26 +293,26 @@ CALLS: Final = (
         stacked,
         [
             Query(
-                or_zero(per_minute("parked_attempts_total", "reason", kind="!ok") + " > 0", reason="none"), "{{reason}}"
+                or_zero(per_minute("parked_attempts_total", "reason", kind="!ok") + " > 0", reason=NONE), "{{reason}}"
             )
         ],
-        "opm", 8, 8,
+        CALLS_A_MINUTE, 8, 8,
     ),
     Panel(
         "Gates that are closed",
         "Models whose calls wait for a rate limit or an outage to end. No attempt is spent meanwhile.",
         switches,
-        [Query(or_zero(any_of("parked_gate_closed", "model, reason"), model="none"), "{{model}} {{reason}}")],
-        "short", 8, 8,
+        [Query(any_or_none("parked_gate_closed", "model, reason", model=NONE), "{{model}} {{reason}}")],
+        "short", 8, 8, words=ON,
     ),
     Panel(
         "Pipelines that are paused",
         "Nothing of these is started: every job would meet the same fault. The reason says what to mend; the pause "
         "ends by itself when a job is answered again.",
         switches,
-        [Query(or_zero(any_of("parked_pipeline_paused", "pipeline, model, reason"), pipeline="none"),
+        [Query(any_or_none("parked_pipeline_paused", "pipeline, model, reason", pipeline=NONE),
                "{{pipeline}} {{model}} {{reason}}")],
-        "short", 8, 8,
+        "short", 8, 8, words=ON,
     ),
 )  # fmt: skip
 
@@ -309,7 +321,7 @@ MENDING: Final = (
         "Replays",
         "Parked jobs that replays have tried in each interval, by who started the replay and what came of it.",
         bars,
-        [Query(or_zero(moved("parked_replayed_jobs_total", "trigger, result") + " > 0", trigger="none"),
+        [Query(or_zero(moved("parked_replayed_jobs_total", "trigger, result") + " > 0", trigger=NONE),
                "{{trigger}} {{result}}")],
         "short", 8, 8,
     ),
@@ -318,7 +330,7 @@ MENDING: Final = (
         "Jobs parked because the process that ran them died. `maybe_sent`: the call may have been made, and billed.",
         bars,
         [Query(or_zero(moved("parked_jobs_parked_total", "error_class", error_class=ORPHANS) + " > 0",
-                       error_class="none"), "{{error_class}}")],
+                       error_class=NONE), "{{error_class}}")],
         "short", 8, 8,
     ),
     Panel(
@@ -332,9 +344,9 @@ MENDING: Final = (
 SIDECAR: Final = (
     Panel(
         "Ledger can be read",
-        "1 while every sidecar could read its ledger for its last scrape. 0: nothing here is current.",
+        "Whether every sidecar could read its ledger for its last scrape. If not, nothing here is current.",
         number, [Query(own("parked_ledger_up", ""))], "short", 4, 6, ((None, RED), (1, GREEN)),
-        empty="no sidecar",
+        empty="no sidecar", words={"0": ("no", RED), "1": ("yes", GREEN)},
     ),
     Panel(
         "Last audit",
@@ -377,7 +389,8 @@ def with_command(expression: str) -> str:
         ("what", "", "error_class", NO_NAME),
     ):
         expression = f'label_replace({expression}, "{label}", "{said}", "{source}", "{matching}")'
-    return f'label_join({expression}, "command", " ", "program", "where", "what")'
+    joined = f'label_join({expression}, "command", " ", "program", "where", "what")'
+    return f'label_replace({joined}, "command", "$1", "command", " *(.*)")'
 
 
 PARKED_TABLE: Final = "pipeline, error_class, reason, model"
@@ -426,7 +439,7 @@ TRIAGE: Final = (
             Query(
                 or_zero(
                     moved("parked_jobs_parked_total", "pipeline, error_class", **CLASS) + " > 0",
-                    pipeline="none",
+                    pipeline=NONE,
                 ),
                 "{{pipeline}} {{error_class}}",
                 exemplar=True,
@@ -438,7 +451,7 @@ TRIAGE: Final = (
         "Parked now",
         "Whether it is being dealt with: it falls as jobs are replayed or discarded.",
         lines,
-        [Query(or_zero(now("parked_jobs", "pipeline, error_class", **CLASS), pipeline="none"),
+        [Query(or_zero(now("parked_jobs", "pipeline, error_class", **CLASS), pipeline=NONE),
                "{{pipeline}} {{error_class}}", exemplar=False)],
         "short", 12, 9,
     ),
@@ -450,7 +463,7 @@ TRIAGE: Final = (
             Query(
                 or_zero(
                     f"sort_desc({age_s('parked_oldest_parked_timestamp_seconds', 'pipeline, error_class', **CLASS)})",
-                    pipeline="none",
+                    pipeline=NONE,
                 ),
                 "{{pipeline}} {{error_class}}",
             )
@@ -470,10 +483,11 @@ TRIAGE: Final = (
     ),
 )  # fmt: skip
 
+# The space before the closing mark: Markdown takes one off both ends, and so the one that an empty prefix leaves.
 NEXT_STEPS: Final = """\
-1. `${prefix} parked causes` shows what is parked by cause, with an example, the remedy and the next command.
-2. `${prefix} parked show JOB_ID` shows one job: every attempt with time, reason, status and message.
-3. Once the cause is mended: `${prefix} parked replay --class CLASS` says what would run; `--apply` runs it.
+1. `${prefix} parked causes ` shows what is parked by cause, with an example, the remedy and the next command.
+2. `${prefix} parked show JOB_ID ` shows one job: every attempt with time, reason, status and message.
+3. Once the cause is mended: `${prefix} parked replay --class CLASS ` says what would run; `--apply` runs it.
 
 The sidecar: ${sidecar}
 """
@@ -555,7 +569,9 @@ def triage() -> Any:
         _dashboard("parked: triage", "parked-triage", "Which jobs are parked, why, and what to type.")
         .with_variable(_variable("error_class", "Class", classes))
         .with_variable(builders.TextBoxVariable("prefix").label("Commands run with").default_value(""))
-        .with_variable(builders.TextBoxVariable("sidecar").label("Address of the sidecar").default_value(""))
+        .with_variable(
+            builders.TextBoxVariable("sidecar").label("Address of the sidecar").default_value("http://127.0.0.1:9465")
+        )
         .with_panel(next_steps())
     )
     for panel in TRIAGE:

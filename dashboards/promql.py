@@ -26,9 +26,10 @@ def now(metric: str, by: str = "", **only: str) -> str:
     return f"sum{_by(by)} ({_once(metric, metric + _select(metric, only))})"
 
 
-def any_of(metric: str, by: str = "", **only: str) -> str:
-    """1 where one of these gauges of 0 and 1 is 1."""
-    return f"max{_by(by)} ({metric}{_select(metric, only)})"
+def any_or_none(metric: str, by: str, **none: str) -> str:
+    """1 where one of these gauges of 0 and 1 is 1; one series of 0 if there was none in all the time that is shown."""
+    ever = f"last_over_time({metric}{_select(metric, {})}[$__range] @ end())"
+    return f"{or_zero(f'max{_by(by)} ({metric}{_select(metric, {})})', **none)} unless on () {ever}"
 
 
 def moved(metric: str, by: str = "", *, over: str = EACH, **only: str) -> str:
@@ -42,7 +43,8 @@ def moved(metric: str, by: str = "", *, over: str = EACH, **only: str) -> str:
     series = metric + _select(metric, only)
     last = _once(metric, f"last_over_time({series}[{over}])")
     before = _once(metric, f"last_over_time({series}[{BRIDGED[over]}] offset {over})")
-    known = f"last_over_time(parked_ledger_jobs{_select('parked_ledger_jobs', {})}[{BRIDGED[over]}] offset {over})"
+    # By its size, which an empty ledger has too.
+    known = f"last_over_time(parked_ledger_bytes{_select('parked_ledger_bytes', {})}[{BRIDGED[over]}] offset {over})"
     first = f"min{_by(_labels(metric))} (min_over_time({series}[{over}]))"
     ways = [f"clamp_min({last} - {before}, 0)", f"{last} and on (ledger) {known}", f"{last} - {first}"]
     if metric == "parked_jobs_parked_total" and over == "24h":

@@ -5,7 +5,7 @@ import React from 'react';
 import { createRoot } from 'react-dom/client';
 import {
   applyFieldOverrides, createTheme, dateTime, FieldConfigOptionsRegistry, FieldType, getFieldDisplayValues, ThemeContext,
-  toDataFrame,
+  renderMarkdown, toDataFrame,
 } from '@grafana/data';
 import { BarGauge, BigValue, GlobalStyles, PanelChrome, TimeSeries } from '@grafana/ui';
 import { TableNG } from '@grafana/ui/unstable';
@@ -37,10 +37,12 @@ const registry = new FieldConfigOptionsRegistry(() => [
 
 const dashboard = await (await fetch(asked.get('dashboard'))).json();
 const chosen = Object.fromEntries(
-  dashboard.templating.list.map((each) => [each.name, asked.get(each.name) ?? (each.type === 'textbox' ? '' : '.*')])
+  dashboard.templating.list.map((each) => [each.name, asked.get(each.name) ?? (each.type === 'textbox' ? each.query ?? '' : '.*')])
 );
 
-const WINDOWS = { __rate_interval: '15s', __interval: `${BAR_S}s` };
+const WINDOWS = {
+  __rate_interval: '15s', __interval: `${BAR_S}s`, __interval_ms: BAR_S * 1000, __range: `${range_s}s`,
+};
 
 function filledIn(text) {
   return text?.replace(/\$\{?(\w+)\}?/g, (all, name) => WINDOWS[name] ?? chosen[name] ?? all);
@@ -93,7 +95,10 @@ function organised(frame, transformations) {
 
 function Content({ panel, data, width, height }) {
   const options = panel.options ?? {};
-  if (panel.type === 'text') return <pre style={{ whiteSpace: 'pre-wrap', padding: 8 }}>{filledIn(options.content)}</pre>;
+  if (panel.type === 'text') {
+    const text = renderMarkdown(filledIn(options.content));
+    return <div className="markdown-html" style={{ padding: 8 }} dangerouslySetInnerHTML={{ __html: text }} />;
+  }
   const { defaults, overrides = [] } = panel.fieldConfig;
   const drawn = applyFieldOverrides({
     data, fieldConfig: { defaults, overrides }, fieldConfigRegistry: registry, replaceVariables: filledIn, theme,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import signal
 import sys
 from typing import Any, Final, TypedDict
@@ -23,13 +24,28 @@ class Message(TypedDict):
 
 
 class Errand(TypedDict):
-    """What standard input holds. Standard output gets a list of true and false, one for each URL."""
+    """What standard input holds. Standard output gets a list with what is wrong with each URL; null: nothing."""
 
     urls: list[str]
     message: Message | None  # None: only say which URLs Apprise understands
 
 
-def run(errand: Errand) -> list[bool]:
+NOT_KNOWN: Final = "it is no address that Apprise knows"
+# How its services log what they were told: the one thing of that which quotes nobody.
+STATUS: Final = r"\berror=([1-5][0-9]{2})\b"
+
+
+class Statuses(logging.Handler):
+    """Keeps the HTTP status of the last failure, and nothing else of what is logged."""
+
+    last: str | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if found := re.search(STATUS, record.getMessage()):
+            self.last = found[1]
+
+
+def run(errand: Errand) -> list[str | None]:
     import apprise
 
     asset = apprise.AppriseAsset(
@@ -41,28 +57,36 @@ def run(errand: Errand) -> list[bool]:
     return [_deliver(apprise, asset, url, errand["message"]) for url in errand["urls"]]
 
 
-def _deliver(apprise: Any, asset: Any, url: str, message: Message | None) -> bool:
+def _deliver(apprise: Any, asset: Any, url: str, message: Message | None) -> str | None:
     service = apprise.Apprise.instantiate(url, asset=asset)
-    if service is None or message is None:
-        return service is not None
+    if service is None:
+        return NOT_KNOWN
+    if message is None:
+        return None
     if service.overflow_mode == apprise.OverflowMode.UPSTREAM:
         # The default has a service refuse what is too long for it, today and each time it is tried again.
         service.overflow_mode = apprise.OverflowMode.SPLIT
     out = apprise.Apprise(asset=asset)
     out.add(service)
-    return bool(
-        out.notify(
+    logger = logging.getLogger("apprise")
+    logger.addHandler(statuses := Statuses())
+    try:
+        is_sent = out.notify(
             title=message["title"],
             body=message["body"],
             body_format=apprise.NotifyFormat.TEXT,
             notify_type=apprise.NotifyType.SUCCESS if message["good"] else apprise.NotifyType.WARNING,
         )
-    )
+    finally:
+        logger.removeHandler(statuses)
+    if is_sent:
+        return None
+    return "it was not reached" if statuses.last is None else f"HTTP {statuses.last}"
 
 
 def main() -> None:
     signal.alarm(LIFE_S)
-    logging.disable(logging.CRITICAL)
+    logging.getLogger().addHandler(logging.NullHandler())  # else what is logged goes to standard error
     answers = run(json.load(sys.stdin))
     json.dump(answers, sys.stdout)
 

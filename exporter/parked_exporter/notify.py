@@ -120,8 +120,12 @@ class Sender:
         if progress.wait_s(now) and not self._is_new:
             raise NotDue
         self._is_new = False
+        faults: dict[str, str] = {}
         for tag in lacking:
-            if _deliver(self._addresses[tag], _message(notice, progress)):
+            fault = _deliver(self._addresses[tag], _message(notice, progress))
+            if fault is not None:
+                faults[tag] = fault
+            else:
                 progress = replace(progress, sent=(*progress.sent, tag))
                 # At once: who has it must not get it again because the next one hangs, or this process ends.
                 ledger.record(op.SetMark(PROGRESS_MARK, progress.as_mark()))
@@ -131,7 +135,7 @@ class Sender:
         if left:
             raise NotSent(
                 f"the summary of {minute_text(notice.made_at)} did not reach {_named(left, list(self._addresses))} of"
-                " PARKED_NOTIFY; it is tried again"
+                f" PARKED_NOTIFY ({', '.join(sorted(set(faults.values())))}); it is tried again"
             )
         log.info("summary_sent", extra=fields(made_at=iso_text(notice.made_at), addresses=len(lacking)))
 
@@ -149,7 +153,7 @@ def check(urls: Sequence[str]) -> None:
     answers = _run({"urls": list(urls), "message": None})
     if answers is None:
         raise NotSent("PARKED_NOTIFY can't be checked: a process for it did not come to an end")
-    unknown = [str(place) for place, is_known in enumerate(answers, 1) if not is_known]
+    unknown = [str(place) for place, fault in enumerate(answers, 1) if fault is not None]
     if unknown:
         raise SettingsError(
             f"PARKED_NOTIFY must be URLs of services that Apprise knows, with all their parts, but number"
@@ -181,11 +185,13 @@ def _message(notice: Notice, progress: Progress) -> Message:
     return {"title": notice.title, "body": body, "good": notice.good}
 
 
-def _deliver(url: str, message: Message) -> bool:
-    return _run({"urls": [url], "message": message}) == [True]
+def _deliver(url: str, message: Message) -> str | None:
+    """Return what is wrong with an address; None: it has the message."""
+    answers = _run({"urls": [url], "message": message})
+    return "the process for it did not come to an end" if answers is None else answers[0]
 
 
-def _run(errand: Errand) -> list[bool] | None:
+def _run(errand: Errand) -> list[str | None] | None:
     """Send a courier. None: it met something that it has no answer for, or took too long."""
     try:
         ended = subprocess.run(
@@ -198,7 +204,7 @@ def _run(errand: Errand) -> list[bool] | None:
             timeout=LIFE_S,
             check=True,
         )
-        answers: list[bool] = json.loads(ended.stdout)
+        answers: list[str | None] = json.loads(ended.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
     return answers

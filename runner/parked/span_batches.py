@@ -77,7 +77,7 @@ class Fate:
         self._capacity = capacity
         self._lock = threading.Lock()
         self._ended = self._handed_over = self._delivered = 0
-        self._told = False
+        self._why = ""  # why the first of them were lost; empty as long as none was seen to be
 
     def ended(self) -> None:
         with self._lock:
@@ -99,11 +99,12 @@ class Fate:
 
     def tell(self) -> None:
         if lost := self._ended - self._delivered:
-            _log.warning("spans_lost spans=%d of=%d", lost, self._ended)
+            why = self._why or "the collector has not taken them in time"
+            _log.warning("spans_lost spans=%d of=%d why=%s", lost, self._ended, json.dumps(why))
 
     def _begins(self, why: str) -> None:
         with self._lock:
-            is_news, self._told = not (self._told or self.is_ending), True
+            is_news, self._why = not (self._why or self.is_ending), self._why or why
         if is_news:
             _log.warning("losing_spans why=%s", json.dumps(why))
 

@@ -23,6 +23,7 @@ NAMES = ("overview.json", "triage.json")
 # What Grafana puts in the place of its variables.
 VALUES = {
     "$__rate_interval": "1m",
+    "$__range": "1h",
     "$__interval_ms": "60000",
     "$__interval": "1m",
     "$ledger": ".*",
@@ -58,7 +59,7 @@ def expressions(name):
 def filled_in(expression):
     for variable, value in VALUES.items():
         expression = expression.replace(variable, value)
-    assert "$" not in expression.replace("'$1'", "")
+    assert "$" not in expression.replace("'$1'", "").replace('"$1"', "")
     return expression
 
 
@@ -141,6 +142,26 @@ def test_what_is_to_be_typed_names_a_pipeline_only_where_a_shell_and_parked_unde
     )  # fmt: skip
 
 
+def test_without_a_prefix_a_command_begins_with_its_name(tmp_path):
+    (expression,) = (each.replace("$prefix", "") for each in expressions("triage.json") if "parked causes" in each)
+    labels = {"pipeline": "p", "error_class": "exhausted:503", "reason": "overloaded", "model": "m"}
+    found = {"command": "parked causes --pipeline='p' --class='exhausted:503'"}
+
+    judge(
+        tmp_path, "1m", [(selector({"ledger": "l"} | labels), "1x5")],
+        f"sum by (command) ({filled_in(expression)})", "1m", {selector(found, name=""): 1},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shown", "rows"), [("_ 1x3", {'{model="m", reason="rate"}': 1}), ("_x4", {'{model="none"}': 0})]
+)
+def test_nothing_has_a_row_of_its_own_only_where_there_is_nothing_in_all_that_time(tmp_path, shown, rows):
+    (expression,) = (filled_in(each) for each in expressions("overview.json") if "parked_gate_closed" in each)
+
+    judge(tmp_path, "1m", [('parked_gate_closed{ledger="l", model="m", reason="rate"}', shown)], expression, "3m", rows)
+
+
 # What a counter shows hour by hour until the 40th, and the parked jobs and the age of the oldest if the ledger is one
 # that nobody has looked at before -> how many jobs were parked in the last 24 hours.
 COUNTED = [
@@ -155,7 +176,7 @@ COUNTED = [
 
 @pytest.mark.parametrize(("shown", "counted"), [case[1:] for case in COUNTED], ids=[case[0] for case in COUNTED])
 def test_a_day_is_counted_in_whole_numbers_with_what_came_before_the_first_sample(tmp_path, shown, counted):
-    known = ('parked_ledger_jobs{ledger="l", pipeline="other", state="parked"}', "1x40")
+    known = ('parked_ledger_bytes{ledger="l"}', "1x40")
 
     judge(tmp_path, "1h", [known, (PARKED, shown)], day(), "40h", {"{}": counted})
 
@@ -165,7 +186,7 @@ def test_a_day_is_counted_in_whole_numbers_with_what_came_before_the_first_sampl
 )
 def test_of_a_ledger_that_is_new_here_a_day_counts_what_it_says_was_parked_in_it(tmp_path, oldest_at, counted):
     series = [
-        ('parked_ledger_jobs{ledger="l", pipeline="p", state="parked"}', "_x30 27x10"),
+        ('parked_ledger_bytes{ledger="l"}', "_x30 27x10"),
         (PARKED, "_x30 30x5 34x5"),
         (PARKED.replace("parked_jobs_parked_total", "parked_jobs"), "_x30 27x5 0x5"),
         ('parked_oldest_parked_timestamp_seconds{ledger="l", pipeline="p", error_class="exhausted:503"}',
@@ -179,7 +200,7 @@ def test_of_a_ledger_that_is_new_here_a_day_counts_what_it_says_was_parked_in_it
 @pytest.mark.parametrize(("at", "shown"), [("4m", 0), ("5m", 2), ("6m", 0), ("15m", 0), ("18m", 1), ("19m", 0)])
 def test_bars_add_up_to_what_the_ledger_has_counted(tmp_path, at, shown):
     (bars,) = (filled_in(each) for each in expressions("overview.json") if 'error_class=~"orphaned' in each)
-    known = ('parked_ledger_jobs{ledger="l", pipeline="other", state="parked"}', "1x40")
+    known = ('parked_ledger_bytes{ledger="l"}', "1x40")
     orphans = PARKED.replace("exhausted:503", "orphaned:maybe_sent")
     found = {'{error_class="orphaned:maybe_sent"}': shown} if shown else {'{error_class="none"}': 0}
 

@@ -300,7 +300,8 @@ def test_a_failure_is_counted_each_time_and_logged_once_without_the_address(url,
     assert running.failures == {"notify": 3}
     (failure,) = [record for record in events("task_failed") if "why" in record]
     assert failure["why"] == (
-        "the summary of 2026-03-02 09:00Z did not reach number 1 of the 1 addresses of PARKED_NOTIFY; it is tried again"
+        "the summary of 2026-03-02 09:00Z did not reach number 1 of the 1 addresses of PARKED_NOTIFY (HTTP 500);"
+        " it is tried again"
     )
     assert SECRET not in caplog.text
 

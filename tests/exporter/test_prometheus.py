@@ -39,6 +39,7 @@ NOT_MOVED = {
 DASHBOARDS = Path(__file__).parents[2] / "dashboards"
 VARIABLES = {
     "$__rate_interval": "1h",
+    "$__range": "1h",
     "$__interval_ms": "3600000",
     "$__interval": "1h",
     "$ledger": ".*",

@@ -125,6 +125,18 @@ def test_spans_that_a_collector_refuses_are_counted_and_said_once_when_it_begins
     assert said() == [*while_it_runs, ("spans_lost", [15, 15])]
 
 
+def test_spans_that_are_refused_at_the_end_are_said_with_the_reason(collector, said, caplog):
+    collector.status = 400
+    provider, batches = provider_to(collector)
+
+    end_spans(provider, 3)
+    provider.shutdown()
+    batches.tell()
+
+    assert said() == [("spans_lost", [3, 3])]
+    assert 'why="the collector doesn\'t take them"' in caplog.text
+
+
 def test_spans_for_which_there_is_no_room_are_counted_and_said_once_when_it_begins_and_once_at_the_end(collector, said):
     collector.may_answer.clear()
     provider, batches = provider_to(collector, SMALL)
@@ -152,7 +164,7 @@ def test_spans_that_are_not_sampled_are_none_that_could_be_lost(collector, said)
     assert said() == []
 
 
-def test_a_collector_that_hangs_keeps_a_command_from_its_end_for_a_while_only(collector, said, monkeypatch):
+def test_a_collector_that_hangs_keeps_a_command_from_its_end_for_a_while_only(collector, said, caplog, monkeypatch):
     collector.may_answer.clear()
     monkeypatch.setattr(tracing, "END_PATIENCE_S", 0.2)
     provider, batches = provider_to(collector)
@@ -163,6 +175,7 @@ def test_a_collector_that_hangs_keeps_a_command_from_its_end_for_a_while_only(co
 
     assert time.monotonic() - began < 5.0  # its own patience is 10 s
     assert said() == [("spans_lost", [7, 7])]
+    assert 'why="the collector has not taken them in time"' in caplog.text
     collector.may_answer.set()
 
 
