@@ -118,7 +118,7 @@ def replay(
         try:
             payload = _payload(ledger, row)
         except TextMissing as exc:  # it stays parked, and no other job with it
-            _log.warning("job_left job=%s why=%s", row.job_id, json.dumps(f"payload {exc.why}"))
+            _log.warning("job_left job=%s why=%s", json.dumps(row.job_id), json.dumps(f"payload {exc.why}"))
             states[State.REPLAYING] += 1
             continue
         hold = on.hold(row, payload, replay_id=replay_id)

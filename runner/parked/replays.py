@@ -266,7 +266,7 @@ async def _replaying(
             try:
                 payload = decode(job.payload) if given is None else given
             except TextMissing as exc:  # it stays parked, and no other job with it
-                _log.warning("job_left job=%s why=%s", job.row.job_id, json.dumps(f"payload {exc.why}"))
+                _log.warning("job_left job=%s why=%s", json.dumps(job.row.job_id), json.dumps(f"payload {exc.why}"))
                 holds.append(Hold(job.row, None, on.ledger.owner_id, replay_id=replay_id, finished=True))
                 continue
             hold = on.hold(job.row, payload, replay_id=replay_id)

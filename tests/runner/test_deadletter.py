@@ -187,7 +187,7 @@ def test_a_replay_leaves_a_job_whose_payload_is_damaged_and_tries_the_others(pat
     assert result == {"scanned": 3, "recovered": 2, "still_failing": 0, "dry_run": False}
     assert model.calls == ["a", "b"]
     assert [id for id, *_ in rows(path)] == ["bad"]
-    assert "job_left job=bad" in caplog.text
+    assert 'job_left job="bad"' in caplog.text
 
 
 def test_a_replay_of_another_store_is_told_where_it_is(tmp_path, path):
