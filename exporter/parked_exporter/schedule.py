@@ -30,7 +30,7 @@ from parked import cron as cron_text
 from parked import logs
 from parked.cli.output import command_on
 from parked.cron import Cron
-from parked.errors import LedgerMissing, LedgerUnavailable, ParkedError
+from parked.errors import LedgerMissing, LedgerReplaced, LedgerUnavailable, ParkedError
 from parked.ledger import Ledger
 from parked.ledger import operations as op
 from parked.ledger.databases import from_anywhere
@@ -349,9 +349,10 @@ class Schedule:
         except NotDue:
             self._note_written()
         except LedgerUnavailable as exc:
-            self._failures[task.name] += 1
-            self._note_unwritable(str(exc))
-            self._try_again(task)
+            if not self._context.stopping.is_set():  # else it was closed under the task
+                self._failures[task.name] += 1
+                self._note_unwritable(str(exc))
+                self._try_again(task)
         except Exception as exc:  # whatever breaks this run, the next one is made
             self._failures[task.name] += 1
             why = str(exc) if isinstance(exc, ParkedError) else type(exc).__name__  # a foreign text may quote anything
@@ -473,8 +474,10 @@ def _is_there(ledger: Ledger) -> bool:
     try:
         with ledger.ask():
             return True
-    except LedgerUnavailable:
+    except LedgerReplaced:
         return False
+    except LedgerUnavailable:  # for a moment, say: no reason to leave it, and to be another owner from now on
+        return True
 
 
 class _ByCron(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types

@@ -82,6 +82,10 @@ class LedgerMissing(LedgerUnavailable):
     """There is no ledger where one was expected. It is never created by a command that only looks."""
 
 
+class LedgerReplaced(LedgerUnavailable):
+    """The ledger's name means another file than the one that was opened."""
+
+
 class LedgerTooNew(LedgerUnavailable):
     """A newer parked has changed this ledger in a way that this version can't follow; upgrade parked."""
 

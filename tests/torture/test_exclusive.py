@@ -49,9 +49,11 @@ def test_runs_that_overlap_call_each_their_own_and_no_job_twice(commands, books,
     simulator.wait_for_requests(3)
     simulator.release()
 
-    assert (first.end(), second.end()) == (0, 4)
+    # The second looks once more at its end, and may come before the first has its answer.
+    ends = {0: "2 lines: 1 answered, 1 answered before", 4: "2 lines: 1 answered, 1 run by another process"}
+    assert (first.end(), second.end() in ends) == (0, True)
     assert "2 lines: 2 answered" in first.said
-    assert "2 lines: 1 answered, 1 run by another process" in second.said
+    assert ends[second.end()] in second.said
     assert states(books) == {"a": "succeeded", "b": "succeeded", "both": "succeeded"}
     assert len(simulator.requests) == 3
 

@@ -15,7 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final, TypeVar
 
-from parked.errors import LedgerMissing, LedgerUnavailable, ParkedError, SettingsError
+from parked.errors import LedgerMissing, LedgerReplaced, LedgerUnavailable, ParkedError, SettingsError
 from parked.ledger.newfile import SIDES
 from parked.ledger.store import Denied
 
@@ -200,10 +200,10 @@ def check_same(path: Path, known: FileId) -> None:
     """See that a name still means the file that was opened: ids of jobs mean something else in any other.
 
     Raises:
-        LedgerUnavailable: it doesn't.
+        LedgerReplaced: it doesn't.
     """
     if file_id(path) != known:
-        raise LedgerUnavailable(
+        raise LedgerReplaced(
             f"the ledger {path} is another file than this process has opened, so nothing is written to it; put the"
             " first one back, or end the program and start it again"
         )

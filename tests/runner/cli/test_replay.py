@@ -174,27 +174,27 @@ def test_a_job_whose_caller_is_not_here_is_left_and_said(parked, night, url, tmp
 def test_functions_of_a_script_and_of_the_article_are_replayed_once_they_can_be_found(
     parked, url, tmp_path, monkeypatch
 ):
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "rescued.py").write_text(
         "import parked\ndef alone(payload):\n    raise parked.ApiError(400, 'INVALID_ARGUMENT')\n"
     )
     script = """
-import parked, mine
+import parked, rescued
 def call(payload, model):
     raise parked.ApiError(400, "INVALID_ARGUMENT")
 with parked.open_ledger() as ledger:
     parked.Runner(ledger, call).run(parked.Job("of-a-script", model="m", payload=1))
-parked.run_with_dead_letter("of-the-article", 2, "m", mine.alone)
+parked.run_with_dead_letter("of-the-article", 2, "m", rescued.alone)
 """
     subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True)
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "rescued.py").write_text(
         "def alone(payload):\n    return f'got {payload}'\n"
         "def call(payload, model):\n    return f'{model} got {payload}'\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "rescued", raising=False)
 
     left = parked("replay", "--all", "--apply")
-    found = parked("replay", "--all", "--call", "mine:call", "--apply")
-    monkeypatch.delitem(sys.modules, "mine")
+    found = parked("replay", "--all", "--call", "rescued:call", "--apply")
 
     assert "1 job replayed: 1 recovered" in left.err
     assert "left 1 job: can't import __main__:call, which is part of a script; move it into a module" in left.err
