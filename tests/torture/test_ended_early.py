@@ -96,7 +96,7 @@ def test_a_backup_that_is_killed_is_there_whole_or_not_and_the_next_one_removes_
 
     said = commands.run("parked", "backup", str(folder / "second.db")).said
 
-    assert f'unfinished_copy_removed file={folder}/{rest}' in said
+    assert f"unfinished_copy_removed file={folder}/{rest}" in said
     assert names(folder) == (["first.db", "second.db"] if there else ["second.db"])
     for name in names(folder):
         assert jobs_in(f"sqlite:///{folder}/{name}") == ROWS

@@ -148,7 +148,7 @@ def test_an_upgrade_that_others_can_not_follow_names_the_copy_that_it_kept(parke
     looked = parked("list", "--ledger", f"sqlite:///{tmp_path}/other.db")
     said = parked("migrate")
 
-    assert f'ledger_upgraded kept_as_it_was={tmp_path}/other.db.before-9001' in looked.err
+    assert f"ledger_upgraded kept_as_it_was={tmp_path}/other.db.before-9001" in looked.err
     assert said.out.splitlines()[1:] == [
         f"  kept as it was: {tmp_path}/parked.db.before-9001",
         "  9001 other",
