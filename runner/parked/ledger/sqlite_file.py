@@ -282,13 +282,13 @@ def stays_locked(path: Path, *, patience_s: float) -> bool:
 
 
 def patiently(
-    act: Callable[[], T], *, monotonic: Callable[[], float] = time.monotonic, patience_s: float = PATIENCE_S
+    act: Callable[[], T], *, monotonic: Callable[[], float] = time.monotonic, patience_s: float | None = None
 ) -> T:
     """Do what needs a lock, again while others hold it, for 30 s.
 
     At random 0.5–3 ms: SQLite's own busy handler backs off ever longer, so that some of many processes starve.
     """
-    deadline = monotonic() + patience_s
+    deadline = monotonic() + (PATIENCE_S if patience_s is None else patience_s)
     while True:
         try:
             return act()
