@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,9 @@ from parked.cli.exits import Exit
 # arrival for a second signal leaves orphans behind, each time that `timeout` ends a run.
 SAME_SIGNAL_S: Final = 1.0
 
+# A stop that was swallowed comes again after so long, when whatever swallowed it is over.
+AGAIN_AFTER_S: Final = 0.05
+
 STATUS: Final = {signal.SIGTERM: Exit.TERMINATED, signal.SIGINT: Exit.INTERRUPTED}
 
 
@@ -25,11 +29,18 @@ class Stopped(KeyboardInterrupt):
 
     A `KeyboardInterrupt`, since whoever cleans up after Ctrl-C should do so after SIGTERM: psycopg takes back the
     statement that it waits for.
+
+    Where it strikes may be a place that no exception leaves: a finalizer, a callback of C code, a bare `except`. Then
+    it is dropped before its command has ended, and comes again.
     """
 
-    def __init__(self, status: Exit) -> None:
-        super().__init__(status)
-        self.status = status
+    def __init__(self, number: signal.Signals, arrivals: Arrivals) -> None:
+        self.status = STATUS[number]
+        super().__init__(self.status)
+        self._number, self._arrivals = number, arrivals
+
+    def __del__(self) -> None:
+        self._arrivals.swallowed(self._number)
 
 
 class Heard(StrEnum):
@@ -45,10 +56,14 @@ class Arrivals:
         self.first: signal.Signals | None = None
         self.broke_off = False  # whether it has raised `Stopped` in the midst of something
         self._first_at = 0.0
+        self._repeats = False  # whether the next one is the first once more, for who has swallowed it
+        self._over = False
+        self._ending = threading.Lock()
 
     def hear(self, number: int) -> Heard:
         now = time.monotonic()
-        if self.first is None:
+        if self._repeats or self.first is None:
+            self._repeats = False
             self.first, self._first_at = signal.Signals(number), now
             return Heard.FIRST
         return Heard.ECHO if self.first == number and now - self._first_at < SAME_SIGNAL_S else Heard.AGAIN
@@ -57,6 +72,24 @@ class Arrivals:
         """The status of a command that was told to end."""
         assert self.first is not None
         return STATUS[self.first]
+
+    def swallowed(self, number: signal.Signals) -> None:
+        """Let this one come again, unless the command has ended by it."""
+        if not self._over:
+            timer = threading.Timer(AGAIN_AFTER_S, self._repeat, (number,))
+            timer.daemon = True
+            timer.start()
+
+    def end(self) -> None:
+        """The command has ended: nothing comes again."""
+        with self._ending:
+            self._over = True
+
+    def _repeat(self, number: signal.Signals) -> None:
+        with self._ending:
+            if not self._over:
+                self._repeats = True
+                os.kill(os.getpid(), number)
 
 
 _arrivals = Arrivals()  # of this process, as signals are
@@ -75,10 +108,13 @@ def stopping() -> Iterator[None]:
 
     def stop(number: int) -> None:
         _arrivals.broke_off = True
-        raise Stopped(STATUS[signal.Signals(number)])
+        raise Stopped(signal.Signals(number), _arrivals)
 
-    with _handled_by(stop):
-        yield
+    with _handled_by(stop), _untold():
+        try:
+            yield
+        finally:
+            _arrivals.end()
 
 
 @contextmanager
@@ -98,6 +134,22 @@ def put_back() -> Iterator[None]:
         if threading.current_thread() is threading.main_thread():
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+@contextmanager
+def _untold() -> Iterator[None]:
+    """Nothing is said of a `Stopped` that Python can't raise where it struck, since it comes again."""
+    before = sys.unraisablehook
+
+    def tell(lost: sys.UnraisableHookArgs) -> None:
+        if not isinstance(lost.exc_value, Stopped):
+            before(lost)
+
+    sys.unraisablehook = tell
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 @contextmanager

@@ -71,6 +71,68 @@ def test_a_library_that_makes_another_error_of_a_signal_does_not_hide_it(tmp_pat
     assert (done.returncode, done.stderr) == (143, "")
 
 
+SWALLOWED = """
+import os, signal, time
+from parked.cli import signals
+
+def struck():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+class Dropped:
+    def __del__(self):
+        struck()
+
+def finalizer():
+    Dropped()
+
+def bare_except():
+    try:
+        struck()
+    except BaseException:
+        pass
+
+try:
+    with signals.stopping():
+        {place}()
+        print("goes on")
+        time.sleep(60)
+except signals.Stopped as stopped:
+    print(int(stopped.status))
+"""
+
+
+@pytest.mark.parametrize("place", ["finalizer", "bare_except"])
+def test_a_signal_that_strikes_where_no_exception_gets_out_comes_again(place):
+    """As where pydantic builds its classes, and in modules that guard an import with a bare `except`."""
+    script = SWALLOWED.format(place=place)
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=30)
+
+    assert (done.returncode, done.stdout.split("\n"), done.stderr) == (0, ["goes on", "143", ""], "")
+
+
+def test_a_swallowed_signal_still_ends_a_run(tmp_path):
+    """It is no second signal either, which would end the run at once."""
+    (tmp_path / "calls.py").write_text(
+        "import os, signal, time\n"
+        "try:\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "except BaseException:\n"
+        "    pass\n"
+        "def call(payload):\n"
+        "    time.sleep(0.1)\n"
+        "    return 'an answer'\n"
+    )
+    job = '{"job_id": "a-%d", "model": "m", "payload": {"contents": "x"}}\n'
+    (tmp_path / "jobs.jsonl").write_text("".join(job % (number,) for number in range(600)))
+    command = [sys.executable, "-m", "parked.cli", "run", "jobs.jsonl", "--call", "calls:call", "--concurrency", "1"]
+
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=50)
+
+    assert done.returncode == 143
+    assert "Traceback" not in done.stderr
+
+
 def test_a_loop_that_handled_signals_leaves_them_as_it_found_them():
     async def watch():
         for number in signals.STATUS:
