@@ -19,6 +19,7 @@ from typing import Any, Final, Self
 import psycopg
 
 from parked.errors import LedgerUnavailable, SettingsError
+from parked.job import State
 from parked.ledger import operations as op
 from parked.ledger.books import COUNTED, SET_BY_THE_LATEST, Books, is_meant
 from parked.ledger.codec import ERASED, Body, TextKind
@@ -70,12 +71,26 @@ IS_UNDER_WAY: Final = b"SELECT pg_xact_status(%s::text::xid8) = 'in progress'"
 LETTING_IN: Final = b"SELECT pg_advisory_xact_lock(1885434475, 2)"
 ALONE_WITH_RUNS: Final = b"SELECT pg_advisory_xact_lock(1885434475, 3)"
 
+SORTING: Final = {sorts: f"SET LOCAL enable_sort = {sorts}".encode() for sorts in (False, True)}
+
 # Operations that leave the pending jobs as they are, and a claim.
 CLAIMED_BESIDE: Final = (op.Answer, op.Park, op.Retried, op.Claim)
 
 Asked = psycopg.Cursor[tuple[Any, ...]]  # what was asked; its answer is waited for when it is read
 
 _TEXTS: Final = {name: text.encode() for name, text in SQL.items()}
+
+
+@contextmanager
+def unsorted(connection: psycopg.Connection[tuple[Any, ...]]) -> Iterator[None]:
+    """What is asked in here is read in the order of an index, in which its first rows are its answer.
+
+    Where statistics are absent, or from before an outage, the planner takes 100,000 waiting jobs for one and would read
+    them by any index and sort: claims and scrapes would grow with the jobs that wait.
+    """
+    connection.execute(SORTING[False])
+    yield
+    connection.execute(SORTING[True])  # if it fails, the transaction has ended, and what was set in it
 
 
 class PostgresStore(Books):
@@ -222,9 +237,8 @@ class PostgresStore(Books):
 
     def insert_jobs(self, jobs: Sequence[JobRow], payloads: Sequence[Body]) -> list[int | None]:
         given = [_given(ACCEPTED, accepted_columns(job)) | {"payload_hash": job.payload_hash.hex()} for job in jobs]
-        ids: list[int | None] = [None] * len(jobs)
-        for index, id in self._do("accept", jobs=json.dumps(given)):
-            ids[index] = id
+        by_place = {place: id for id, place in self._do("accept", jobs=json.dumps(given))}
+        ids = [by_place.get(job.place) for job in jobs]
         new = [(id, body) for id, body in zip(ids, payloads, strict=True) if id is not None]
         if new:
             self._witness = JobRow(new[-1][0], *jobs[ids.index(new[-1][0])][1:])
@@ -262,7 +276,9 @@ class PostgresStore(Books):
         return {job.id: (job, standing.get(job.id)) for job in jobs}
 
     def lanes(self) -> list[op.Lane]:
-        return [op.Lane._make(row) for row in self._do("lanes", now=self.now)]
+        with unsorted(self._connection):
+            found = self._do("lanes", now=self.now)
+        return [op.Lane._make(row) for row in found]
 
     def heads(self, lanes: Sequence[op.Lane], limit: int, *, far_end: bool) -> list[JobRow]:
         if not lanes:
@@ -275,15 +291,16 @@ class PostgresStore(Books):
         return list(map(job_row, answer))
 
     def _ask_for_heads(self, lanes: Sequence[op.Lane], limit: int, far_end: bool) -> Asked:
-        return self._do(
-            "tails" if far_end else "heads",
-            pipelines=[lane.pipeline for lane in lanes],
-            callers=[lane.caller for lane in lanes],
-            checkers=[lane.checker for lane in lanes],
-            models=[lane.model for lane in lanes],
-            limit=limit,
-            now=None if self._clock is None else self._clock(),  # of the server: it needn't be waited for
-        )
+        with unsorted(self._connection):
+            return self._do(
+                "tails" if far_end else "heads",
+                pipelines=[lane.pipeline for lane in lanes],
+                callers=[lane.caller for lane in lanes],
+                checkers=[lane.checker for lane in lanes],
+                models=[lane.model for lane in lanes],
+                limit=limit,
+                now=None if self._clock is None else self._clock(),  # of the server: it needn't be waited for
+            )
 
     def mend_payloads(self, mends: Sequence[tuple[JobRow, op.Mend]]) -> None:
         if not mends:
@@ -634,6 +651,10 @@ class PostgresReader(SqlReader):
             except psycopg.Error:
                 self._connection.close()
                 cursor.close()
+
+    def oldest(self, state: State) -> dict[tuple[str, str], float]:
+        with unsorted(self._connection):
+            return super().oldest(state)
 
     def size_bytes(self) -> int:
         return int(self._value("room"))

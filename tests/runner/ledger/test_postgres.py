@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -20,7 +21,7 @@ from parked.ledger import operations as op
 from parked.ledger.databases import as_shown
 from parked.ledger.migrations import Migration, Upgrade, Upgraded
 from parked.ledger.moves import Change
-from parked.ledger.postgres import SQL, PostgresStore
+from parked.ledger.postgres import SORTING, SQL, PostgresStore, unsorted
 from parked.ledger.postgres_schema import PostgresSchema, begin
 from parked.ledger.postgres_server import Server, check_server
 from parked.ledger.statements import load
@@ -482,10 +483,14 @@ def test_a_move_of_a_job_that_is_in_another_state_ends_the_transaction(postgres_
 
 def test_a_claim_tells_when_others_are_just_taking_what_waits(postgres_url):
     """Whoever ended for want of jobs then would leave one that the other hands back."""
-    with open_ledger(postgres_url) as ledger, closing(PostgresStore(Server.of(postgres_url))) as other:
+    with (
+        open_ledger(postgres_url) as ledger,
+        open_ledger(postgres_url) as another,
+        closing(PostgresStore(Server.of(postgres_url))) as other,
+    ):
         ledger.record(accept("a"))
         other.begin()
-        other.claim([op.Claim(None, ledger.owner_id, 1)])
+        other.claim([op.Claim(None, another.owner_id, 1)])
 
         assert ledger.record(op.Claim(None, ledger.owner_id, 1)) == op.Claimed([], (), taken_by_others=True)
         other.commit()
@@ -798,6 +803,69 @@ def test_what_a_writer_asks_is_looked_up_even_without_statistics(unknown, name, 
     unknown.execute("ROLLBACK")
 
     assert not re.search(r"Seq Scan on (jobs|payloads|attempts|answers)|Hash", plan), plan
+
+
+@pytest.fixture(scope="module")
+def stale(postgres: Postgres) -> Iterator[psycopg.Connection]:
+    """20,000 pending and 20,000 parked jobs, and statistics from before, when all there were had been answered."""
+    postgres.run("DROP DATABASE IF EXISTS stale", "CREATE DATABASE stale")
+    url = postgres.url("stale")
+    open_ledger(url).close()
+    fill = """
+        INSERT INTO parked.jobs (pipeline, batch, job_id, model, state, place, caller, checker, accepted_at, parked_at,
+                                 error_class, payload_hash)
+        SELECT 'p' || n %% 5, '', '%s' || n, 'm', '%s', n, '', '', n, n, 'exhausted:' || 500 + n %% 5, ''
+          FROM generate_series(1, 20000) AS n
+        """
+    postgres.run(
+        "ALTER TABLE parked.jobs SET (autovacuum_enabled = off)",
+        fill % ("a", "succeeded"),
+        "ANALYZE",
+        fill % ("b", "pending"),
+        fill % ("c", "parked"),
+        database="stale",
+    )
+    with psycopg.connect(url, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.mark.parametrize("name", ["lanes", "heads", "tails", "oldest_parked", "oldest_pending", "oldest_running"])
+@pytest.mark.parametrize("statistics", ["unknown", "stale"])
+def test_what_a_claim_and_a_scrape_ask_reads_no_more_rows_than_they_want_whatever_the_statistics_say(
+    request, statistics, name
+):
+    connection = request.getfixturevalue(statistics)
+    begin(connection)
+    with unsorted(connection):
+        asked = f"EXPLAIN (ANALYZE, TIMING OFF, SUMMARY OFF) {SQL[name]}".encode()
+        plan = "\n".join(row[0] for row in connection.execute(asked, VALUES))
+    connection.execute("ROLLBACK")
+
+    read = [int(rows) * int(loops) for rows, loops in re.findall(r"actual rows=(\d+)\S* loops=(\d+)", plan)]
+    assert read, plan
+    assert max(read) <= 30, plan  # the labels, or the limit
+    assert "Removed by Filter" not in plan, plan
+
+
+def test_a_claim_and_a_scrape_ask_so(postgres_url, at_desk, monkeypatch):
+    asked: list[str] = []
+    execute = psycopg.Connection.execute
+
+    def listen(self: Any, query: Any, *args: Any, **named: Any) -> Any:
+        asked.append(query.decode() if isinstance(query, bytes) else str(query))
+        return execute(self, query, *args, **named)
+
+    with open_ledger(postgres_url) as ledger:
+        monkeypatch.setattr(psycopg.Connection, "execute", listen)
+        ledger.submit(accept("a")).wait(WAIT_S)
+        ledger.record(op.Claim(None, ledger.owner_id, 1))
+        with ledger.ask() as reader:
+            reader.oldest(State.PARKED)
+
+    off, on = (sql.decode() for sql in SORTING.values())
+    for name in ("lanes", "heads", "oldest_parked"):
+        position = asked.index(SQL[name])
+        assert (asked[position - 1], asked[position + 1]) == (off, on)
 
 
 def test_texts_that_it_can_not_hold_are_left_out_of_an_outcome(postgres_url, at_desk):

@@ -40,23 +40,21 @@ SELECT nextval('parked.places');
 -- No row for a job: it is known already.
 WITH given AS MATERIALIZED (
     SELECT nextval('parked.job_ids') AS id, item.*
-      FROM ROWS FROM (json_to_recordset(%(jobs)s::json) AS (
+      FROM json_to_recordset(%(jobs)s::json) AS item (
                pipeline text, batch text, job_id text, model text, state text, calls bigint, place bigint, caller text,
                checker text, accepted_at float8, started_at float8, owner_id bigint, trace_id text, span_id text,
                payload_hash text
-           )) WITH ORDINALITY AS item
-), taken AS (
-    INSERT INTO parked.jobs (
-        id, pipeline, batch, job_id, model, state, calls, place, caller, checker, accepted_at, started_at, owner_id,
-        trace_id, span_id, payload_hash
-    )
-    SELECT id, pipeline, batch, job_id, model, state, calls, place, caller, checker, accepted_at, started_at, owner_id,
-           trace_id, span_id, decode(payload_hash, 'hex')
-      FROM given ORDER BY job_id COLLATE "C", pipeline COLLATE "C", batch COLLATE "C"
-    ON CONFLICT (job_id, pipeline, batch) DO NOTHING
-    RETURNING id
+           )
 )
-SELECT given.ordinality - 1, given.id FROM given JOIN taken ON taken.id = given.id;
+INSERT INTO parked.jobs (
+    id, pipeline, batch, job_id, model, state, calls, place, caller, checker, accepted_at, started_at, owner_id,
+    trace_id, span_id, payload_hash
+)
+SELECT id, pipeline, batch, job_id, model, state, calls, place, caller, checker, accepted_at, started_at, owner_id,
+       trace_id, span_id, decode(payload_hash, 'hex')
+  FROM given ORDER BY job_id COLLATE "C", pipeline COLLATE "C", batch COLLATE "C"
+    ON CONFLICT (job_id, pipeline, batch) DO NOTHING
+RETURNING id, place;
 
 -- name: keep_payload
 -- Store what was accepted.
@@ -204,6 +202,7 @@ ON CONFLICT (job) DO NOTHING;
 
 -- name: lanes
 -- The lanes that hold pending jobs whose time has come. Each lane is found from the one before in one look-up.
+-- This and the next two are asked without sorting (`unsorted`).
 WITH RECURSIVE firsts AS (
     (SELECT pipeline, caller, checker, model FROM parked.jobs WHERE state = 'pending'
       ORDER BY pipeline, caller, checker, model LIMIT 1)
@@ -216,13 +215,13 @@ WITH RECURSIVE firsts AS (
          ORDER BY jobs.pipeline, jobs.caller, jobs.checker, jobs.model LIMIT 1
     ) AS next
 )
-SELECT lane.pipeline, lane.caller, lane.checker, lane.model FROM firsts AS lane
- WHERE EXISTS (
-    SELECT 1 FROM parked.jobs
+SELECT lane.* FROM firsts AS lane CROSS JOIN LATERAL (
+    SELECT FROM parked.jobs
      WHERE state = 'pending' AND jobs.pipeline = lane.pipeline AND jobs.caller = lane.caller
        AND jobs.checker = lane.checker AND jobs.model = lane.model
        AND {due}
- );
+     ORDER BY jobs.place, jobs.id LIMIT 1
+) AS first_due;
 
 -- name: heads
 -- The first pending jobs of each lane whose time has come, in order of place, without those that another worker is just

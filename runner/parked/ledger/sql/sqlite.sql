@@ -24,14 +24,8 @@ owners.pipeline, owners.caller, owners.checker, owners.run_began_at
 -- ==== taking on ====
 
 -- name: last_place
--- The highest place in line: one look-up per state that can stand in it. NULL: nobody does.
-SELECT max(place) FROM (
-    SELECT max(place) AS place FROM jobs WHERE state = 'pending'
-    UNION ALL SELECT max(place) FROM jobs WHERE state = 'running'
-    UNION ALL SELECT max(place) FROM jobs WHERE state = 'parked'
-    UNION ALL SELECT max(place) FROM jobs WHERE state = 'replaying'
-    UNION ALL SELECT max(place) FROM jobs WHERE state = 'discarded'
-);
+-- The highest place in line that any job was given. NULL: there is none.
+SELECT max(place) FROM jobs;
 
 -- name: accept
 -- Take a job on: as pending, or started at once.
