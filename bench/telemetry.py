@@ -135,7 +135,7 @@ def emit(seconds: int, rate: int) -> None:
         for number in range(seconds * rate):
             time.sleep(max(0.0, began + number / rate - time.monotonic()))
             job = spans.job(JobName("p", "", f"j-{number}", "m"))
-            with job.asking(1):
+            with job.asking(1, None):
                 pass
             job.recorded(answer, ("STOP",))
             job.end(answered)

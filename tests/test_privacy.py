@@ -211,6 +211,28 @@ def test_messages_leave_the_ledger_where_somebody_wants_them_to_and_keys_do_not(
     assert b"Wolframsky" not in metrics
 
 
+@sqlite_only
+def test_prompts_and_answers_are_on_spans_where_opentelemetrys_variable_says_so_and_nowhere_else(
+    url_on_each_database, tmp_path, collector
+):
+    endpoint, received = collector
+    asked, answered = "the patient Lindqvistova eats", f"the patient Ostrowiecka asks, by {API_KEY}"
+    (tmp_path / "jobs.jsonl").write_text(json.dumps({"job_id": "a", "payload": {"contents": asked}}))
+    with Simulator() as api:
+        api.answers(lambda _: reply.text(answered))
+        env = {**os.environ, "GEMINI_API_KEY": API_KEY, "GOOGLE_GEMINI_BASE_URL": api.url}
+        env |= {"PARKED_LEDGER": url_on_each_database, "PARKED_LOG_LEVEL": "debug"}
+        env |= {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "true"}
+        command = [sys.executable, "-m", "parked.cli", "run", "jobs.jsonl", "--model", "m", "--out", "out.jsonl"]
+        done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=True)
+    spans = received()
+
+    assert asked in spans
+    assert "the patient Ostrowiecka asks, by [removed]" in spans
+    assert API_KEY not in spans
+    assert [name for name in ("Lindqvistova", "Ostrowiecka", API_KEY) if name in done.stdout + done.stderr] == []
+
+
 def _until_sent(url: str) -> None:
     """Wait until the sidecar has noted in the ledger that everybody was notified, which it logs then."""
     deadline, pause = time.monotonic() + 60, threading.Event()

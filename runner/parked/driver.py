@@ -182,12 +182,13 @@ class Driver:
     async def _ask(self, ask: Ask, hold: Hold, trace: JobTrace) -> Reply:
         on = self._on
         begun = on.clock.monotonic()
-        with trace.asking(ask.attempt):
+        with trace.asking(ask.attempt, ask.payload):
             try:
                 async with asyncio.timeout(on.policy.attempt_timeout_s):
                     outcome = await self._call(ask, hold)
             except TimeoutError:
                 return on.timed_out(trace.attempt_ids())
+        trace.came(outcome)
         return Reply(outcome, on.clock.monotonic() - begun, trace.attempt_ids())
 
     async def _inspect(self, judged: Judged) -> Judged:

@@ -33,6 +33,7 @@ __all__ = [
     "judge_answer",
     "judge_exception",
     "request_facts",
+    "response_in",
     "text_of",
 ]
 
@@ -88,6 +89,20 @@ def judge_answer(value: Any, *, request: Mapping[str, Any] | None = None, allow_
         return Judged(_OWN_VALUE, answer=value, text=text_of(value))
     except Exception as exc:  # noqa: BLE001 - a foreign object may raise anything when it is looked at
         return Judged(_unreadable(exc))
+
+
+def response_in(value: Any) -> Mapping[str, Any] | None:
+    """Return the response of the API that a call returned, a chat completion spelled as one; None for another value.
+
+    Raises:
+        Exception: it can't be read, as where a body is no JSON.
+    """
+    response = _response_of(value)
+    if isinstance(value, HttpAnswer):
+        body = json.loads(value.body)
+        body = body[0] if isinstance(body, list) and len(body) == 1 else body
+        response = body if isinstance(body, Mapping) else {}
+    return None if response is None else completions.response_of(response) or response
 
 
 def judge_exception(exc: BaseException, *, request: Mapping[str, Any] | None = None) -> Judged:

@@ -91,7 +91,7 @@ class SyncDriver:
     def _ask(self, ask: Ask, hold: Hold, trace: JobTrace) -> Reply:
         on = self._on
         begun = on.clock.monotonic()
-        with trace.asking(ask.attempt):
+        with trace.asking(ask.attempt, ask.payload):
             context = contextvars.copy_context()
             call = call_threads().start(lambda: context.run(self._call, ask))
             self._calls.add(call)
@@ -112,6 +112,7 @@ class SyncDriver:
         assert call.outcome is not None
         if isinstance(call.outcome, Raised) and isinstance(call.outcome.error, NEVER_AN_OUTCOME):
             raise call.outcome.error
+        trace.came(call.outcome)
         return Reply(call.outcome, on.clock.monotonic() - begun, trace.attempt_ids())
 
     def _call(self, ask: Ask) -> Any:

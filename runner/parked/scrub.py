@@ -37,9 +37,36 @@ _BARE: Final = r"[^\s\"'`&,;<>()\[\]{}]+"
 _NAMED: Final = ("key", "token", "secret", "pass", "pwd", "cookie", "credential", "sig", "assertion", "accessid")
 _AUTHORIZED: Final = ("authorization",)
 
-# Those words, each pattern, and what takes the place of its match. Ordered: a whole header or block before its parts.
+# A secret: those words, its pattern, and what takes the place of a match.
+_PRIVATE_KEY: Final = (
+    ("-----begin ",),
+    r"-----BEGIN [^-\n]{0,60}-----.*?(?:-----END [^-\n]{0,60}-----|\Z)",
+    REMOVED,
+)
+# Secrets that are known by their look: API keys and OAuth tokens of Google, JWTs, keys of other services.
+_KEYS: Final = (
+    (("aiza", "gocspx-"), r"AIza[\w-]{16,}|GOCSPX-[\w-]{10,}", REMOVED),
+    (
+        ("aq.", "ya29.", "1//0"),
+        rf"{_EDGE}(?:AQ\.[\w-]{{16,}}|ya29\.[\w.~+/-]{{10,}}|1//0[\w-]{{10,}})",
+        REMOVED,
+    ),
+    (("eyj", "eyi"), rf"(?:(?<![\w-])|{_ESCAPED})ey[JI][\w-]{{8,}}\.[\w-]{{4,}}(?:\.[\w-]*)?", REMOVED),
+    (
+        ("sk-", "pk-", "rk-", "akia", "asia"),
+        rf"{_EDGE}(?:(?:sk|pk|rk)-[\w-]{{16,}}|(?:AKIA|ASIA)[A-Z0-9]{{12,}})",
+        REMOVED,
+    ),
+    (
+        ("_live_", "_test_", "xox", "xapp-", "glpat-", "hf_"),
+        rf"{_EDGE}(?:[spr]k_(?:live|test)_[\w-]{{10,}}|(?:xox[a-z]|xapp|glpat)-[\w-]{{10,}}|hf_[A-Za-z0-9]{{20,}})",
+        REMOVED,
+    ),
+    (("gho_", "ghp_", "ghs_", "ghu_", "github_pat_"), rf"{_EDGE}(?:gh[opsu]_|github_pat_)\w{{20,}}", REMOVED),
+)
+# Ordered: a whole header or block before its parts.
 _SECRETS: Final = (
-    (("-----begin ",), r"-----BEGIN [^-\n]{0,60}-----.*?(?:-----END [^-\n]{0,60}-----|\Z)", REMOVED),
+    _PRIVATE_KEY,
     # Headers as pairs (`('x-api-key', '…')`), and flags in a list of arguments.
     (
         (*_NAMED, *_AUTHORIZED),
@@ -80,25 +107,7 @@ _SECRETS: Final = (
     (("://",), rf"(?i){_EDGE}([a-z][a-z0-9+.-]{{1,20}}://)[^\s/@\"'<>]{{1,300}}@", rf"\1{REMOVED}@"),
     # A proxy that is written without a scheme.
     (("@",), rf"{_EDGE}[^\s:/@\"'<>=]{{1,100}}:[^\s:/@\"'<>]{{1,200}}@(?=[\w.-]{{1,250}}:\d{{2,5}}\b)", f"{REMOVED}@"),
-    # Secrets that are known by their look: API keys and OAuth tokens of Google, JWTs, keys of other services.
-    (("aiza", "gocspx-"), r"AIza[\w-]{16,}|GOCSPX-[\w-]{10,}", REMOVED),
-    (
-        ("aq.", "ya29.", "1//0"),
-        rf"{_EDGE}(?:AQ\.[\w-]{{16,}}|ya29\.[\w.~+/-]{{10,}}|1//0[\w-]{{10,}})",
-        REMOVED,
-    ),
-    (("eyj", "eyi"), rf"(?:(?<![\w-])|{_ESCAPED})ey[JI][\w-]{{8,}}\.[\w-]{{4,}}(?:\.[\w-]*)?", REMOVED),
-    (
-        ("sk-", "pk-", "rk-", "akia", "asia"),
-        rf"{_EDGE}(?:(?:sk|pk|rk)-[\w-]{{16,}}|(?:AKIA|ASIA)[A-Z0-9]{{12,}})",
-        REMOVED,
-    ),
-    (
-        ("_live_", "_test_", "xox", "xapp-", "glpat-", "hf_"),
-        rf"{_EDGE}(?:[spr]k_(?:live|test)_[\w-]{{10,}}|(?:xox[a-z]|xapp|glpat)-[\w-]{{10,}}|hf_[A-Za-z0-9]{{20,}})",
-        REMOVED,
-    ),
-    (("gho_", "ghp_", "ghs_", "ghu_", "github_pat_"), rf"{_EDGE}(?:gh[opsu]_|github_pat_)\w{{20,}}", REMOVED),
+    *_KEYS,
 )
 # Patterns are compiled on first use, by `re` itself: most runs meet no failure, and every import would pay for them.
 _CONTROL: Final = r"[\x00-\x08\x0b-\x1f\x7f]"
@@ -121,13 +130,15 @@ def scrubbed(text: str, *, limit: int = MAX_MESSAGE_CHARS) -> str:
         text = text.encode("utf-8", "backslashreplace").decode("utf-8")
     if not text.isprintable():
         text = re.sub(_CONTROL, " ", text)
-    lowered = text.lower()
-    for words, pattern, replacement in _SECRETS:
-        if any(word in lowered for word in words):
-            text = re.sub(pattern, replacement, text, flags=re.DOTALL)
+    text = _without(_SECRETS, text)
     if len(text) > limit or was_cut:
         text = text[: limit - 1] + "…"
     return text
+
+
+def without_keys(text: str) -> str:
+    """Return `text` without the secrets that are known by their look. For prose, where names are words."""
+    return _without((_PRIVATE_KEY, *_KEYS), text)
 
 
 def unquoted(text: str) -> str:
@@ -149,3 +160,11 @@ def unquoted(text: str) -> str:
 def is_outside_quotes(text: str, at: int) -> bool:
     """Whether what begins at `at` doesn't stand in quotes that were opened before."""
     return unquoted(f"{text[:at]}\0").endswith("\0")
+
+
+def _without(secrets: tuple[tuple[tuple[str, ...], str, str], ...], text: str) -> str:
+    lowered = text.lower()
+    for words, pattern, replacement in secrets:
+        if any(word in lowered for word in words):
+            text = re.sub(pattern, replacement, text, flags=re.DOTALL)
+    return text

@@ -20,6 +20,9 @@ from parked.errors import SettingsError
 # request a second. With the SDK's own 512 in 2,048 it is at its limit there, and whatever else holds it up costs spans.
 BATCH_SPANS: Final = 2048
 QUEUE_SPANS: Final = 8192
+# Where spans tell what was asked and answered: 64 attempts of up to 48 KB (`content.MOST_BYTES`). OpenTelemetry's
+# collector takes 4 MiB by gRPC and 20 MiB by HTTP unless told otherwise, and refuses a larger request as a whole.
+CONTENT_BATCH_SPANS: Final = 128
 DELAY_MS: Final = 5000  # the SDK's own
 
 _log = logging.getLogger("parked.telemetry")
@@ -28,13 +31,15 @@ _log = logging.getLogger("parked.telemetry")
 class SpanBatches(BatchSpanProcessor):
     """A batch processor that knows how many spans it has lost, and says so when that begins and at its end.
 
+    `batch_spans` go in a request, unless `env` says otherwise.
+
     Raises:
         SettingsError: the sizes in `env` (`OTEL_BSP_…`) can't be used.
     """
 
-    def __init__(self, exporter: SpanExporter, env: Mapping[str, str]) -> None:
+    def __init__(self, exporter: SpanExporter, env: Mapping[str, str], *, batch_spans: int = BATCH_SPANS) -> None:
         queue_spans = _number("OTEL_BSP_MAX_QUEUE_SIZE", env, QUEUE_SPANS)
-        batch_spans = _number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", env, min(BATCH_SPANS, queue_spans))
+        batch_spans = _number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", env, min(batch_spans, queue_spans))
         if batch_spans > queue_spans:
             raise SettingsError(
                 "OTEL_BSP_MAX_EXPORT_BATCH_SIZE must be at most OTEL_BSP_MAX_QUEUE_SIZE,"

@@ -2,16 +2,19 @@
 
 Names of the GenAI semantic conventions where they exist, else `parked.*`. The library uses OpenTelemetry's API alone
 and needs no SDK. Telemetry never fails or delays a job: what an exporter or a processor raises here is dropped.
-No prompt or answer goes into a span, and no message unless it is asked for.
+No prompt or answer goes into a span, and no message, unless they are asked for.
 """
 
 from __future__ import annotations
 
+import json
+import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, Final, NamedTuple, ParamSpec
 
 from opentelemetry import context, trace
@@ -19,6 +22,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind, StatusCode, TracerProvider
 
 from parked.answers import TRUNCATED
+from parked.course import Raised, Returned
 from parked.job import ANSWERED, State
 from parked.ledger import operations as op
 from parked.ledger.operations import NO_SPAN, SpanIds
@@ -48,6 +52,7 @@ QUOTA_ID: Final = "parked.failure.quota_id"
 ERROR_CLASS: Final = "parked.error_class"
 RETRY_DELAY_S: Final = "parked.retry.delay_s"
 ANSWER_TRUNCATED: Final = "parked.answer.truncated"  # true, or not there
+CONTENT_TRUNCATED: Final = "parked.content.truncated"  # the attributes whose texts were cut, or not there
 GATE_WAIT_S: Final = "parked.gate.wait_s"
 REPLAY_ID: Final = "parked.replay.id"
 REPLAY_TRIGGER: Final = "parked.replay.trigger"
@@ -67,6 +72,16 @@ GEN_AI_RESPONSE_ID: Final = "gen_ai.response.id"
 GEN_AI_FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
 GEN_AI_TOKENS_IN: Final = "gen_ai.usage.input_tokens"
 GEN_AI_TOKENS_OUT: Final = "gen_ai.usage.output_tokens"
+# Only where they are asked for; JSON, which `content.py` makes.
+GEN_AI_INPUT_MESSAGES: Final = "gen_ai.input.messages"
+GEN_AI_OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
+GEN_AI_SYSTEM_INSTRUCTIONS: Final = "gen_ai.system_instructions"
+
+CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+_CAPTURED: Final = ("true", "span_only", "span_and_event")
+_NOT_CAPTURED: Final = ("", "false", "no_content", "event_only")  # parked makes no events
+
+_log = logging.getLogger("parked.telemetry")
 
 _P = ParamSpec("_P")
 
@@ -84,6 +99,20 @@ def _harmless(method: Callable[_P, None]) -> Callable[_P, None]:
             return
 
     return guarded
+
+
+def content_wanted() -> bool:
+    """Whether OpenTelemetry's variable asks for prompts and answers on spans."""
+    return _is_captured(os.environ.get(CAPTURE, "").strip().lower())
+
+
+@cache  # so that a value which isn't known is logged once
+def _is_captured(value: str) -> bool:
+    if value not in (*_CAPTURED, *_NOT_CAPTURED):
+        known = ", ".join((*_CAPTURED, *_NOT_CAPTURED[1:]))
+        why = f"{CAPTURE} must be one of {known}, got {value[:40]!r}"
+        _log.warning("content_not_captured why=%s", json.dumps(why))
+    return value in _CAPTURED
 
 
 class Destination(NamedTuple):
@@ -105,6 +134,7 @@ class Spans:
     destination: Destination = field(default_factory=Destination)
     provider: TracerProvider | None = None  # None: the global one, whenever it is set
     messages: bool = False  # whether an attempt's span tells what was said when it failed, scrubbed
+    content: bool = field(default_factory=lambda: content_wanted())  # whether it tells what was asked and answered
     tracer: trace.Tracer = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -161,7 +191,9 @@ class ReplayTrace:
 class JobTrace:
     """The span of one job's course, and below it one for each attempt."""
 
-    __slots__ = ("_attempt", "_ended_ns", "_job", "_name", "_spans", "_tokens_in", "_tokens_out", "ids")
+    __slots__ = (
+        "_answer", "_asked", "_attempt", "_ended_ns", "_job", "_name", "_spans", "_tokens_in", "_tokens_out", "ids"
+    )  # fmt: skip
 
     def __init__(self, spans: Spans, name: JobName, replay_id: int | None, parked_by: SpanIds) -> None:
         self._spans, self._name = spans, name
@@ -169,6 +201,8 @@ class JobTrace:
         self._attempt: Span | None = None
         self._ended_ns = 0
         self._tokens_in = self._tokens_out = 0
+        self._asked: Any = None  # this and the answer: of the open attempt, where they are to be told
+        self._answer: Any = None
         self.ids = NO_SPAN  # of the job's span, where it is sampled
         self._begin(replay_id, parked_by)
 
@@ -187,9 +221,11 @@ class JobTrace:
         self.ids = _ids(self._job)
 
     @contextmanager
-    def asking(self, attempt: int) -> Iterator[None]:
+    def asking(self, attempt: int, payload: Any) -> Iterator[None]:
         """The attempt's span, current inside; it is ended once the ledger has what became of it (`recorded`)."""
         self._attempt = trace.INVALID_SPAN
+        if self._spans.content:
+            self._asked, self._answer = payload, None
         if not self._job.get_span_context().is_valid:  # nobody traces, and most calls are made so
             yield
             return
@@ -206,6 +242,11 @@ class JobTrace:
             context.detach(token)
         finally:
             self._ended_ns = time.time_ns()
+
+    def came(self, outcome: Returned | Raised) -> None:
+        """What the call came to."""
+        if self._spans.content and isinstance(outcome, Returned):
+            self._answer = outcome.value
 
     def attempt_ids(self) -> SpanIds:
         return NO_SPAN if self._attempt is None else _ids(self._attempt)
@@ -248,6 +289,7 @@ class JobTrace:
                 span.set_status(StatusCode.ERROR)
                 if self._spans.messages and closing.message:
                     span.set_attribute(FAILURE_MESSAGE, closing.message)
+        self._tell_content(span)
         span.end(self._ended_ns)
 
     @_harmless
@@ -256,6 +298,7 @@ class JobTrace:
         if self._attempt is not None:
             self._attempt.set_attribute(ERROR_TYPE, "interrupted")
             self._attempt.set_status(StatusCode.ERROR)
+            self._tell_content(self._attempt)
             self._attempt.end()
         if self._job.is_recording():
             self._job.set_attributes(
@@ -270,6 +313,17 @@ class JobTrace:
             if row.state not in ANSWERED:
                 self._job.set_status(StatusCode.ERROR)
         self._job.end()
+
+    @_harmless
+    def _tell_content(self, span: Span) -> None:
+        """Tell what was asked and answered, where that is wanted: once the ledger has it, so that no job waits."""
+        if not self._spans.content:
+            return
+        asked, answer, self._asked, self._answer = self._asked, self._answer, None, None
+        if span.is_recording():
+            from parked.content import content_of
+
+            span.set_attributes(content_of(asked, answer))
 
 
 def _attempt_attributes(operation: op.Answer | op.Retried | op.Park, finish_reasons: tuple[str, ...]) -> dict[str, Any]:

@@ -45,14 +45,16 @@ def set_up(service_name: str) -> Callable[[], None]:
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider
 
-    from parked.span_batches import SpanBatches
+    from parked.span_batches import BATCH_SPANS, CONTENT_BATCH_SPANS, SpanBatches
+    from parked.telemetry import content_wanted
 
     own = {"service.name": service_name, "service.version": __version__, "service.instance.id": str(uuid.uuid4())}
     given = OTELResourceDetector().detect().attributes  # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES
     resource = Resource.create({name: value for name, value in own.items() if name not in given})
     # Who ends the provider decides how long that may take; at the exit nobody would.
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    batches = SpanBatches(_exporter(exporter_name), os.environ)
+    batch_spans = CONTENT_BATCH_SPANS if content_wanted() else BATCH_SPANS
+    batches = SpanBatches(_exporter(exporter_name), os.environ, batch_spans=batch_spans)
     provider.add_span_processor(batches)
     trace.set_tracer_provider(provider)
     if not _log.isEnabledFor(logging.DEBUG):

@@ -33,7 +33,7 @@ class Collector:
         self.may_answer = threading.Event()
         self.may_answer.set()
         self.asked = threading.Event()
-        self.spans = 0
+        self.spans = self.largest = 0  # the largest: of the spans in one request
         collector = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -45,7 +45,8 @@ class Collector:
                 if collector.status == 200:
                     request = ExportTraceServiceRequest.FromString(body)
                     scopes = [scope for resource in request.resource_spans for scope in resource.scope_spans]
-                    collector.spans += sum(len(scope.spans) for scope in scopes)
+                    spans = sum(len(scope.spans) for scope in scopes)
+                    collector.spans, collector.largest = collector.spans + spans, max(collector.largest, spans)
                 self.send_response(collector.status)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
@@ -108,6 +109,21 @@ def test_a_collector_that_takes_250_ms_gets_all_of_many_spans_at_once(collector,
 
     assert collector.spans == 6000
     assert said() == []
+
+
+@pytest.mark.parametrize(("content", "largest"), [("no_content", 300), ("span_only", 128)])
+def test_spans_that_tell_prompts_and_answers_go_in_requests_that_collectors_take(
+    collector, monkeypatch, content, largest
+):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", collector.url)
+    monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", content)
+    providers: list[TracerProvider] = []
+    monkeypatch.setattr("opentelemetry.trace.set_tracer_provider", providers.append)
+
+    with tracing.tracing("parked"):
+        end_spans(providers[0], 300)
+
+    assert (collector.spans, collector.largest) == (300, largest)
 
 
 def test_spans_that_a_collector_refuses_are_counted_and_said_once_when_it_begins_and_once_at_the_end(collector, said):
