@@ -277,14 +277,16 @@ class JobTrace:
     def recorded(self, operation: op.Operation, finish_reasons: tuple[str, ...]) -> None:
         """End the attempt's span with what the ledger was told."""
         span = self._attempt
-        if span is None or not isinstance(operation, (op.Answer, op.Retried, op.Park)):
+        if span is None or not isinstance(operation, (op.Answer, op.Retried, op.Park, op.Release)):
+            return
+        closing = operation.closing
+        if closing is None:
             return
         self._attempt = None
-        closing = operation.closing
         self._tokens_in += closing.tokens_in or 0
         self._tokens_out += closing.tokens_out or 0
         if span.is_recording():
-            span.set_attributes(_attempt_attributes(operation, finish_reasons))
+            span.set_attributes(_attempt_attributes(operation, closing, finish_reasons))
             if closing.kind is not None:
                 span.set_status(StatusCode.ERROR)
                 if self._spans.messages and closing.message:
@@ -326,8 +328,7 @@ class JobTrace:
             span.set_attributes(content_of(asked, answer))
 
 
-def _attempt_attributes(operation: op.Answer | op.Retried | op.Park, finish_reasons: tuple[str, ...]) -> dict[str, Any]:
-    closing = operation.closing
+def _attempt_attributes(operation: op.Outcome, closing: op.Closing, finish_reasons: tuple[str, ...]) -> dict[str, Any]:
     named: dict[str, Any] = {
         GEN_AI_RESPONSE_ID: closing.response_id,
         GEN_AI_FINISH_REASONS: finish_reasons or None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import dataclasses
 import json
 import os
 import socket
@@ -94,6 +95,25 @@ def test_a_failed_attempt_says_what_failed_and_what_follows(runner, simulator, e
         "parked.failure.quota_id": told["parked.failure.quota_id"],
         "parked.retry.delay_s": 34.0,
     }
+
+
+def test_an_attempt_that_pauses_a_run_says_what_failed_though_its_job_stays_pending(ledger, clock, provider, exported):
+    from google.genai import errors
+
+    def call(payload, model):
+        raise errors.ClientError(401, {"error": {"code": 401, "status": "UNAUTHENTICATED", "message": "no"}})
+
+    runner = parked.Runner(ledger, call, clock=clock, spans=Spans(provider=provider))
+    jobs = [dataclasses.replace(JOB, job_id=f"a-{n}") for n in range(40)]
+
+    assert {outcome.state for outcome in runner.run_many(jobs, concurrency=4)} == {State.PENDING}
+
+    attempts = [span for span in exported.get_finished_spans() if span.name != "parked.job"]
+    assert attempts
+    for attempt in attempts:
+        assert attempt.status.status_code is StatusCode.ERROR
+        assert attempt.attributes["error.type"] == "401"
+        assert attempt.attributes["parked.failure.reason"] == "auth_invalid"
 
 
 def test_an_answered_attempt_says_what_it_cost(runner, simulator, exported):
