@@ -307,6 +307,7 @@ def _tell_results(args: argparse.Namespace, ledger: Ledger, choice: Choice, resu
             }
         )
     _tell_left(choice)
+    _tell_kept_callers(args, choice)
     if results.spared:
         hint(f"left {counted(results.spared, 'job')}: no canary of their cause recovered (--canary 0 tries them all)")
     others = f", {results.not_run} not run" if results.not_run else ""
@@ -337,6 +338,7 @@ def _tell_dry_run(args: argparse.Namespace, ledger: Ledger, choice: Choice) -> N
         for line in table(("JOB", "PIPELINE", "BATCH", "CLASS", "ATTEMPTS"), sample):
             put(line)
     _tell_left(choice)
+    _tell_kept_callers(args, choice)
     if not choice.jobs:
         hint(f"nothing to replay in {ledger.where}")
         return
@@ -364,6 +366,16 @@ def _tell_left(choice: Choice) -> None:
         hint(f"left {counted(jobs, 'job')}: {why}")
     if choice.over_limit:
         hint(f"left {counted(choice.over_limit, 'job')}: over the limit")
+
+
+def _tell_kept_callers(args: argparse.Namespace, choice: Choice) -> None:
+    """Name the functions for which --call doesn't stand in."""
+    from parked.named import names_a_function
+
+    for called, causes in choice.ids.items():
+        if args.call not in (None, called.caller) and names_a_function(called.caller):
+            jobs = counted(sum(len(ids) for ids in causes.values()), "job")
+            hint(f"{jobs} called by {called.caller} as before: --call stands in for no other function")
 
 
 def _left_as_json(choice: Choice) -> dict[str, Any]:

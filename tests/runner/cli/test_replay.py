@@ -193,9 +193,12 @@ parked.run_with_dead_letter("of-the-article", 2, "m", rescued.alone)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "rescued", raising=False)
 
+    instead = parked("replay", "--all", "--call", "rescued:call")
     left = parked("replay", "--all", "--apply")
     found = parked("replay", "--all", "--call", "rescued:call", "--apply")
 
+    assert "1 job called by rescued:alone as before: --call stands in for no other function" in instead.err
+    assert "__main__" not in instead.err
     assert "1 job replayed: 1 recovered" in left.err
     assert "left 1 job: can't import __main__:call, which is part of a script; move it into a module" in left.err
     assert (left.status, found.status) == (1, 0)
