@@ -89,20 +89,31 @@ def multiply_postgres(url: str, times: int) -> None:
 
 def two_sizes(folder: Path, server: Postgres | None, *, jobs: int, pairs: int) -> dict[str, str]:
     """Make a ledger with `FEW` and one with `jobs` parked jobs; return their URLs. Without a server they are files."""
-    urls = {}
-    for size in ("few", "many"):
-        name = f"{size}_{pairs}"
-        if server is None:
-            urls[size] = f"sqlite:///{folder}/{name}.db"
-        else:
-            server.run(f"CREATE DATABASE {name}")
-            urls[size] = server.url(name)
-        fill(urls[size], pairs=pairs)
+    urls = {size: _url(folder, server, f"{size}_{pairs}") for size in ("few", "many")}
+    for url in urls.values():
+        fill(url, pairs=pairs)
     if server is None:
         multiply_sqlite(folder / f"many_{pairs}.db", jobs // FEW)
     else:
         multiply_postgres(urls["many"], jobs // FEW)
     return urls
+
+
+def two_empty(folder: Path, server: Postgres | None) -> dict[str, str]:
+    """Make two empty ledgers, of whose jobs PostgreSQL won't gather statistics; return their URLs."""
+    urls = {size: _url(folder, server, f"{size}_waiting") for size in ("few", "many")}
+    for size, url in urls.items():
+        open_ledger(url).close()
+        if server is not None:
+            server.run("ALTER TABLE parked.jobs SET (autovacuum_enabled = off)", database=f"{size}_waiting")
+    return urls
+
+
+def _url(folder: Path, server: Postgres | None, name: str) -> str:
+    if server is None:
+        return f"sqlite:///{folder}/{name}.db"
+    server.run(f"CREATE DATABASE {name}")
+    return server.url(name)
 
 
 @contextmanager

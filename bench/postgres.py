@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from enum import Enum, auto
 from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -46,13 +47,25 @@ def submit(url: str, jobs: int) -> None:
         assert main(["submit", file.name, "--ledger", url, "--call", "noop:answer"]) == 0
 
 
-def work(url: str, *, row_by_row: bool = False) -> None:
+class Writes(Enum):
+    """How a store writes the rows of a batch."""
+
+    AT_ONCE = auto()  # as it does
+    ROW_BY_ROW = auto()  # by a statement for each, which is waited for
+    PIPELINED = auto()  # by a statement for each; what needs no answer is sent along with the next
+
+
+def work(url: str, *, writes: Writes = Writes.AT_ONCE) -> None:
+    import psycopg
+
     from parked.cli import main
     from parked.ledger.postgres import PostgresStore
 
     for module in ("cli.work", "callers", "claims", "pool", "tracing", "ledger.postgres"):  # before the clock starts
         import_module(f"parked.{module}")
-    if row_by_row:
+    if writes is Writes.ROW_BY_ROW:
+        psycopg.Pipeline.is_supported = classmethod(lambda _: False)  # type: ignore[method-assign,assignment]
+    if writes is not Writes.AT_ONCE:
         PostgresStore.write_changes = one_by_one(PostgresStore.write_changes)  # type: ignore[method-assign]
     began()
     assert main(["work", "--ledger", url, "--until-empty", "--concurrency", str(WORKERS)]) == 0
@@ -158,7 +171,8 @@ class Case(NamedTuple):
 CASES = {
     "parked": Case(submit, work),
     "parked, four processes": Case(submit, work, 4),
-    "parked, a statement a row": Case(submit, partial(work, row_by_row=True)),
+    "parked, a statement a row": Case(submit, partial(work, writes=Writes.ROW_BY_ROW)),
+    "parked, a statement a row, pipelined": Case(submit, partial(work, writes=Writes.PIPELINED)),
     "procrastinate": Case(procrastinate_in, procrastinate_work),
     "pgqueuer": Case(pgqueuer_in, pgqueuer_work),
 }
