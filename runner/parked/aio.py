@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from parked.calls import call_threads
 from parked.course import Hold, Raised
 from parked.driver import wake
-from parked.errors import ParkedError
+from parked.errors import ParkedError, SettingsError
 from parked.job import Job, Outcome
 from parked.pool import CHUNK, Pool
 from parked.running import BaseRunner, Running
@@ -108,7 +108,12 @@ async def chunked(jobs: Iterable[Job] | AsyncIterable[Job]) -> AsyncIterator[lis
         async for job in jobs:
             yield [job]
         return
-    iterator, loop = iter(jobs), asyncio.get_running_loop()
+    try:
+        iterator, loop = iter(jobs), asyncio.get_running_loop()
+    except TypeError as exc:
+        raise SettingsError(
+            f"jobs must be a list or another iterable of parked.Job, got {type(jobs).__name__}"
+        ) from exc
     while True:
         over: asyncio.Future[None] = loop.create_future()
         call = call_threads().start(lambda: _gather(iterator))

@@ -20,6 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from parked.arguments import check_function, check_kind, check_whole_number
 from parked.course import Hold, Raised, Reply, Rules
 from parked.elsewhere import FailedElsewhere, take_over
 from parked.errors import TextMissing
@@ -64,7 +65,7 @@ def classify_failure(status_code: int | None, message: str | None) -> str:
         return "permanent"
     if status_code in RETRYABLE_STATUSES:
         return "retryable"
-    words = (message or "").upper()
+    words = str(message or "").upper()
     if any(marker in words for marker in PERMANENT_MARKERS):
         return "permanent"
     if any(marker in words for marker in RETRYABLE_MARKERS):
@@ -91,6 +92,7 @@ def run_with_dead_letter(
 
 def park(job_id: str, payload: Any, model: str, error_class: str, error_message: str, attempts: int) -> None:
     """Put a failed job away, with its class, what was said, and how often it was tried."""
+    check_kind("error_message", error_message, str, rule="text")
     failed = FailedElsewhere(Job(job_id, model, payload), error_class, error_message, attempts)
     _ledger(None).record(take_over(failed, pipeline=PIPELINE))
 
@@ -102,6 +104,7 @@ def replay(
 
     Returns `{"scanned", "recovered", "still_failing", "dry_run"}`. A dry run prints what it would do and calls nothing.
     """
+    check_whole_number("limit", limit, at_least=0)
     ledger = _ledger(path)
     with ledger.ask() as reader:
         whole = (row for row in reader.jobs(Filters(), states=(State.PARKED,)) if row.erased_at is None)
@@ -176,6 +179,8 @@ class _ArticleClock(SystemClock):
 
 
 def _article(ledger: Ledger, call_model: Callable[[Any], Any], *, max_attempts: int) -> _Article:
+    check_function("call_model", call_model, rule="payload -> answer")
+
     def call(payload: Any, model: str) -> Any:
         return call_model(payload)
 

@@ -12,6 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from parked.arguments import check_seconds
 from parked.errors import InvalidJob, SettingsError
 from parked.judge import HttpAnswer
 
@@ -52,8 +53,7 @@ class Gemini:
             raise SettingsError(
                 "the client was made by parked.wrap, and each job would be two; hand in the one it was made from"
             )
-        if not timeout_s > 0:
-            raise SettingsError(f"timeout_s must be more than 0 seconds, got {timeout_s!r}")
+        check_seconds("timeout_s", timeout_s, zero=False)
         self._owns_client = client is None
         self._client = client or _client_of_environment()
         # Exactly one request an attempt. Asked for in each request of a client that somebody else has made: else its

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Final, NamedTuple
 
-from parked.errors import SettingsError
+from parked.arguments import check_seconds, check_whole_number
 from parked.verdict import Disposition, Kind, Reason, Verdict
 
 MAX_BACKOFF_S: Final = 30.0
@@ -28,10 +28,11 @@ class Policy:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            least = 1 if field.name == "max_attempts" else 0
-            value = getattr(self, field.name)
-            if not value >= least:  # also refuses NaN
-                raise SettingsError(f"{field.name} must be a number from {least}, got {value!r}")
+            name, value = field.name, getattr(self, field.name)
+            if name.endswith("_s"):
+                check_seconds(name, value, zero=name != "attempt_timeout_s")
+            else:
+                check_whole_number(name, value, at_least=1 if name == "max_attempts" else 0)
 
 
 class Retry(NamedTuple):

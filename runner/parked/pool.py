@@ -11,9 +11,10 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequen
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 
+from parked.arguments import check_whole_number
 from parked.course import Hold
 from parked.driver import Driver, LoopChannel, in_thread
-from parked.errors import LedgerUnavailable, OwnerLost, ParkedError, SettingsError
+from parked.errors import LedgerUnavailable, OwnerLost, ParkedError
 from parked.gates import Gates
 from parked.job import ANSWERED, Job, State
 from parked.ledger import Ledger
@@ -73,10 +74,9 @@ class Pool:
         `resumes` one of them tries now and then.
 
         Raises:
-            SettingsError: a concurrency under 1.
+            SettingsError: the concurrency is no whole number, or under 1.
         """
-        if concurrency < 1:
-            raise SettingsError(f"concurrency must be a whole number from 1, got {concurrency!r}")
+        check_whole_number("concurrency", concurrency, at_least=1)
         self.premises = premises
         self._channel = LoopChannel(premises.ledger)
         self.line = Line(premises.gates, premises.policy, concurrency, keeps=keeps, resumes=resumes)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from inspect import isasyncgenfunction, isgeneratorfunction
 from typing import TYPE_CHECKING, Any, Protocol, Self, assert_never
 
+from parked.arguments import check_flag, check_function, check_kind
 from parked.calls import Call, too_late
 from parked.check import Check, CheckerName, checked
 from parked.course import Hold, Raised, Reply, Returned, Rules
@@ -64,16 +65,13 @@ class Running:
     delays: NamedDelays = field(default_factory=NamedDelays)  # of jobs that run alone
 
     def __post_init__(self) -> None:
-        if not isinstance(self.ledger, Ledger):
-            raise SettingsError(f"the ledger must come from parked.open_ledger, got {type(self.ledger).__name__}")
-        if not callable(self.call_model):
-            raise SettingsError(
-                f"call_model must be a function (payload, model) -> answer, got {type(self.call_model).__name__}"
-            )
+        check_kind("ledger", self.ledger, Ledger, rule="what parked.open_ledger returns")
+        check_function("call_model", self.call_model, rule="(payload, model) -> answer")
         refuse_generator("call_model", self.call_model)
-        if self.check is not None and not callable(self.check):
-            raise SettingsError(f"check must be a function of the answer, got {type(self.check).__name__}")
+        if self.check is not None:
+            check_function("check", self.check, rule="of the answer")
         refuse_generator("check", self.check)
+        check_flag("allow_truncated", self.allow_truncated)
         self.caller = self.caller or name_of(self.call_model)
         check = name_of(self.check) if self.check else ""
         self.checker = self.checker or str(CheckerName(check, self.allow_truncated))
@@ -257,7 +255,7 @@ class BaseRunner(ABC):
             call_model,
             pipeline=pipeline,
             batch=batch,
-            policy=policy or policy_of_environment(),
+            policy=policy_for(policy),
             check=check,
             allow_truncated=allow_truncated,
             clock=clock or SystemClock(),
@@ -278,9 +276,16 @@ class BaseRunner(ABC):
         """What a kind of runner keeps besides."""
 
 
-def policy_of_environment() -> Policy:
-    """The policy that the settings name."""
-    return settings_of_environment().policy()
+def policy_for(given: Policy | None) -> Policy:
+    """The policy that a program has handed in; if it hasn't, the one that the settings name.
+
+    Raises:
+        SettingsError: it is none.
+    """
+    if given is None:
+        return settings_of_environment().policy()
+    check_kind("policy", given, Policy, rule="a parked.Policy(max_attempts=…, …), or None for the PARKED_ variables")
+    return given
 
 
 def settings_of_environment() -> Settings:

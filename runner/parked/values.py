@@ -35,7 +35,7 @@ _SECONDS_PER_UNIT: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 # Patterns are kept as text: hardly any is needed in a process, and compiling one costs more than most imports here.
 _DURATION: Final = r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhd])"
 # Thirty years, to be told at once: the timers of threads and event loops overflow some way above it.
-_MAX_SECONDS: Final = 1_000_000_000
+MAX_SECONDS: Final = 1_000_000_000
 
 _FUNCTION: Final = r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*"
 _ERROR_CLASS: Final = rf"({'|'.join(Disposition)}):(\*|[a-z0-9_]+)"
@@ -73,11 +73,11 @@ def seconds(*, zero: bool) -> Form:
 
     def read(text: str) -> float:
         length_s = float(text)
-        if not 0 <= length_s <= _MAX_SECONDS or (length_s == 0 and not zero):  # also false for NaN
+        if not 0 <= length_s <= MAX_SECONDS or (length_s == 0 and not zero):  # also false for NaN
             raise ValueError(text)
         return length_s
 
-    return Form(read, f"a number of seconds {'from 0' if zero else 'above 0'} to {_MAX_SECONDS:,}")
+    return Form(read, f"a number of seconds {'from 0' if zero else 'above 0'} to {MAX_SECONDS:,}")
 
 
 def one_of(choices: type[StrEnum]) -> Form:

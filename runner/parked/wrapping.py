@@ -16,6 +16,7 @@ from functools import wraps
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from parked.arguments import check_function
 from parked.calls import too_late
 from parked.errors import LedgerUnavailable, NotAnswered, SettingsError
 from parked.gemini import CALLER, answer_of, destination_of
@@ -25,7 +26,7 @@ from parked.ledger import Ledger
 from parked.ledger.shared import shared_ledger
 from parked.policy import Policy
 from parked.runner import Runner
-from parked.running import Running, policy_of_environment
+from parked.running import Running, policy_for
 
 if TYPE_CHECKING:
     from google.genai import Client
@@ -68,7 +69,7 @@ def wrap(
     client goes on working by itself; closing either closes both, and no ledger.
 
     Raises:
-        SettingsError: the client is none of google-genai, or is wrapped already.
+        SettingsError: the client is none of google-genai, or is wrapped already, or another argument is wrong.
         LedgerUnavailable: the ledger can't be opened; from a call: it can't be written, and nothing came of it. What a
             request came to is returned or raised also where it can't be written down: then a log line says so.
         InvalidJob: from a call: the request or its id can't be kept as they are, NaN say, and nothing was sent.
@@ -95,8 +96,8 @@ def wrap(
         )
     check_name("pipeline", pipeline)
     check_name("batch", batch, empty=True)
-    if job_id is not None and not callable(job_id):
-        raise SettingsError(f"job_id must be a function that makes ids, got {type(job_id).__name__}")
+    if job_id is not None:
+        check_function("job_id", job_id, rule="that makes ids")
     book = _Book(client, ledger, job_id, policy, pipeline=pipeline, batch=batch, allow_truncated=allow_truncated)
     models, amodels = _recording(client.models, book), _recording_async(client.aio.models, book)
     aio = _like(client.aio, models=property(lambda _: amodels))
@@ -168,13 +169,13 @@ class _Book:
         self.extra_body: Mapping[str, Any] | None = getattr(options, "extra_body", None)
         self.job_id = job_id
         destination = destination_of(client)
-        policy = policy or policy_of_environment()
+        policy = policy_for(policy)
         # A request that nobody waits for any more ends by itself, unless its client has a time of its own.
         has_time = getattr(options, "timeout", None) is not None
         self._timeout_ms = None if has_time else max(1, round(policy.attempt_timeout_s * 1000))
         self._new_options = HttpOptions
         self._on = Running(
-            ledger or shared_ledger(role="runner"),
+            shared_ledger(role="runner") if ledger is None else ledger,
             _Exchange(self.http, "", None, destination),
             pipeline=pipeline,
             batch=batch,

@@ -239,12 +239,6 @@ def test_known_jobs_come_back_without_a_call(ledger):
         assert reader.count(Filters(), states=[State.SUCCEEDED]) == 300
 
 
-@pytest.mark.parametrize("concurrency", [0, -3])
-def test_a_concurrency_that_makes_no_sense_is_refused(ledger, concurrency):
-    with pytest.raises(parked.SettingsError, match="concurrency"):
-        asyncio.run(outcomes_of(parked.AsyncRunner(ledger, lambda payload, model: 1), jobs(1), concurrency=concurrency))
-
-
 def test_a_stop_while_a_job_is_being_accepted_hands_it_back(ledger, states):
     async def main(pauses):
         async def call(payload, model):

@@ -1,5 +1,7 @@
 """What follows a failure, with plain values."""
 
+import re
+
 import pytest
 
 from parked.errors import SettingsError
@@ -74,16 +76,22 @@ def test_the_backoff_doubles_up_to_half_a_minute(strikes, wait_s):
 
 
 @pytest.mark.parametrize(
-    "numbers",
+    ("numbers", "said"),
     [
-        {"max_attempts": 0},
-        {"max_wait_s": -1},
-        {"max_outage_s": -1},
-        {"stop_after_alike": -1},
-        {"attempt_timeout_s": float("nan")},
-        {"drain_s": -0.1},
+        ({"max_attempts": 0}, "max_attempts must be a whole number from 1, got 0"),
+        ({"max_attempts": "5"}, "max_attempts must be a whole number from 1, got '5'"),
+        ({"max_attempts": None}, "max_attempts must be a whole number from 1, got None"),
+        ({"max_attempts": 2.5}, "max_attempts must be a whole number from 1, got 2.5"),
+        ({"max_attempts": True}, "max_attempts must be a whole number from 1, got True"),
+        ({"stop_after_alike": -1}, "stop_after_alike must be a whole number from 0, got -1"),
+        ({"stop_after_alike": 0.5}, "stop_after_alike must be a whole number from 0, got 0.5"),
+        ({"max_outage_s": -1}, "max_outage_s must be a number of seconds from 0 to 1,000,000,000, got -1"),
+        ({"drain_s": "20"}, "drain_s must be a number of seconds from 0 to 1,000,000,000, got '20'"),
+        ({"max_wait_s": 1e300}, "max_wait_s must be a number of seconds from 0 to 1,000,000,000, got 1e+300"),
+        ({"max_wait_s": float("nan")}, "max_wait_s must be a number of seconds from 0 to 1,000,000,000, got nan"),
+        ({"attempt_timeout_s": 0}, "attempt_timeout_s must be a number of seconds above 0 to 1,000,000,000, got 0"),
     ],
 )
-def test_a_policy_refuses_numbers_that_make_no_sense(numbers):
-    with pytest.raises(SettingsError, match=next(iter(numbers))):
+def test_a_policy_refuses_numbers_that_make_no_sense(numbers, said):
+    with pytest.raises(SettingsError, match=f"^{re.escape(said)}$"):
         Policy(**numbers)

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from parked import owners
+from parked.arguments import check_seconds, check_whole_number
 from parked.errors import LedgerUnavailable, OwnerLost
 from parked.ledger.databases import locate
 from parked.ledger.migrations import Upgraded
@@ -73,6 +74,8 @@ def open_ledger(
         mode = settings.ledger_mode if mode is None else mode
         write_patience_s = settings.write_patience_s if write_patience_s is None else write_patience_s
         vault = vault_of(settings) if vault is None else vault
+    check_whole_number("mode", mode, at_least=0)
+    check_seconds("write_patience_s", write_patience_s, zero=True)
     database = locate(url, mode=mode, vault=vault, clock=clock, monotonic=monotonic)
     try:
         created = database.prepare(create=create, upgrade=migrate)

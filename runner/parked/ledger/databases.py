@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from parked.arguments import check_kind
 from parked.errors import SettingsError
 from parked.ledger.store import Database
 from parked.ledger.vault import PLAIN_VAULT, Vault
@@ -28,6 +29,7 @@ def locate(
         SettingsError: the URL is none that parked understands.
         LedgerUnavailable: the extra for this database isn't installed.
     """
+    check_kind("a ledger's URL", url, str, rule="text like sqlite:///parked.db or postgresql://host/database")
     scheme, colon, rest = url.partition(":")
     if scheme == "sqlite" and colon:
         from parked.ledger.sqlite import SqliteDatabase
