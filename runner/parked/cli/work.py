@@ -21,7 +21,7 @@ from parked.cli.pending import (
     refuse_unreadable,
     tell_orphans,
 )
-from parked.errors import SettingsError
+from parked.errors import LedgerUnavailable, SettingsError, TextMissing
 from parked.job import ANSWERED, State, check_name
 from parked.logs import fields
 from parked.settings import Settings
@@ -78,7 +78,10 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         refuse_unreadable(ledger, pipeline=args.pipeline)
         tell_orphans(ledger.sweep())  # now: a worker that finds nothing to do may be gone before its first beat
         work = _Work(args, settings, ledger)
-        run_draining(work.run())
+        try:
+            run_draining(work.run())
+        except TextMissing as exc:  # it came meanwhile; with one that was there before, nothing would have begun
+            raise LedgerUnavailable(f"a pending job in {ledger.where}: payload {exc.why}") from exc
         return work.tell()
 
 

@@ -105,6 +105,23 @@ def test_a_worker_without_the_key_starts_nothing(parked, keep, jobs, api):
     assert api.requests == []
 
 
+def test_a_worker_ends_as_it_would_not_have_begun_once_such_a_job_comes_and_lets_its_calls_end(
+    parked, keep, jobs, api, hand_over
+):
+    keep("encrypted", KEY)
+    parked("submit", jobs("first"))
+    api.answers(lambda asked: hand_over(NEW_KEY))
+
+    worked = parked("work", "--until-empty")
+
+    assert worked.status == 3
+    ledger = json.loads(parked("summary", "--json").out)["ledger"]
+    missing = MISSING.replace(key_id(KEY), key_id(NEW_KEY))
+    assert worked.err.endswith(f"parked: a pending job in {ledger}: payload {missing}\n")
+    assert json.loads(parked("show", "job-0", "--json").out)["job"]["state"] == "succeeded"
+    assert json.loads(parked("show", "other", "--json").out)["job"]["state"] == "pending"
+
+
 def test_a_run_without_the_key_runs_its_file_and_leaves_what_it_can_not_read(parked, keep, jobs, api):
     keep("encrypted", KEY)
     parked("submit", jobs("a", name="others.jsonl", prefix="other"))
