@@ -85,10 +85,9 @@ class Pool:
         self._changed = asyncio.Event()
         self._alone = Alone(premises, premises.delays) if alone else None
         self.turns = Dispatcher(premises, self.line, self._channel, self._changed)
-        self._sharing = Sharing(premises, self.line, self._channel, pipelines, lambda: self._served)
+        self._sharing = Sharing(premises, self.line, self._channel, pipelines, lambda: self.turns.pipelines)
         self.turns.heard.append(self._sharing.heard)
         self._drivers: dict[Running, Driver] = {}
-        self._served: set[str] = set()  # pipelines
         # Enough in hand to keep every worker busy while the next chunk is read and committed; no more, so that memory
         # doesn't grow with the number of jobs.
         self._enough = concurrency + AHEAD
@@ -301,7 +300,6 @@ class Pool:
         if on not in self._drivers:
             self._drivers[on] = self._driver(on)
         if self._alone is None:
-            self._served.add(hold.row.pipeline)
             self.turns.enter(hold)
         task = asyncio.create_task(self._course(self._drivers[on], hold, trace))
         self._courses[task] = hold

@@ -70,6 +70,7 @@ class Dispatcher:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
+        self.pipelines: set[str] = set()  # of all jobs that came in hand: a pause is theirs
         self.heard: list[Callable[[News], None]] = []  # who else is told the news
 
     # --- for jobs ---
@@ -84,6 +85,7 @@ class Dispatcher:
         if (earlier := self._holds.get(row.id)) is not None:
             self._give_way(earlier, hold)
         self._holds[row.id] = hold
+        self.pipelines.add(row.pipeline)
         failed_before = row.calls > (hold.attempt is not None)
         strikes = row.strikes if hold.replay_id is None else 0
         if hold.attempt is None:
@@ -254,19 +256,19 @@ class Dispatcher:
         )
 
     def _say_pause(self, one: Pause | TriesAgain | Resumed) -> None:
-        model = one.scope or "*"
+        what = {"pipeline": ",".join(sorted(self.pipelines)), "model": one.scope or "*"}
         match one:
             case Pause(_, reason, for_s, _, tries_in_s):
                 for_s = None if for_s is None else round(for_s, 1)
-                _log.warning("paused", extra=fields(model=model, reason=str(reason), for_s=for_s))
+                _log.warning("paused", extra=fields(**what, reason=str(reason), for_s=for_s))
                 if tries_in_s is not None:
                     waits_s = min(tries_in_s, self._line.gives_up_at - self._on.clock.monotonic())
                     until = iso_text(self._on.clock.time() + waits_s)
-                    _log.info("waiting", extra=fields(model=model, reason=str(reason), until=until))
+                    _log.info("waiting", extra=fields(**what, reason=str(reason), until=until))
             case TriesAgain(_, reason):
-                _log.info("trying_again", extra=fields(model=model, reason=str(reason)))
+                _log.info("trying_again", extra=fields(**what, reason=str(reason)))
             case Resumed():
-                _log.info("resumed", extra=fields(model=model))
+                _log.info("resumed", extra=fields(**what))
 
     async def _either(self, event: asyncio.Event, wait_s: float) -> None:
         """Wait for an event, or so long on the run's clock."""

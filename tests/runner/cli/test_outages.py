@@ -185,7 +185,7 @@ def test_the_log_says_until_when_a_pause_is_waited_for_at_the_latest(parked, api
 
     said = parked("run", many(3), "--wait-until", "2s")
 
-    assert re.search("WARNING paused model=[*] reason=auth_invalid$", said.err, re.MULTILINE)
+    assert re.search("WARNING paused pipeline=default model=[*] reason=auth_invalid$", said.err, re.MULTILINE)
     said_at, until = map(datetime.fromisoformat, re.search(r"(\S+) INFO waiting .* until=(\S+)", said.err).groups())
     assert until - said_at <= timedelta(seconds=2.1)
 
@@ -303,6 +303,7 @@ def test_a_run_says_in_its_log_when_it_begins_to_wait_and_when_it_tries_again(pa
         ("waiting", "*", "auth_invalid"), ("trying_again", "*", "auth_invalid"),
         ("resumed", "*", None),
     ]  # fmt: skip
+    assert {told["pipeline"] for told in said} == {"default"}
     assert [bool(re.fullmatch(r"\d{4}-\d\d-\d\dT[0-9:.]+Z", told["until"])) for told in said if "until" in told] == [
         True, True
     ]  # fmt: skip
