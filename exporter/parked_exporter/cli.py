@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from parked import tracing
@@ -15,7 +16,7 @@ from parked.extras import install
 from parked.ledger import full_name
 from parked.ledger.vault import vault_of
 from parked.logs import configure
-from parked.settings import SidecarSettings, StoredBodies, parse_duration_s, refuse_unknown, variable
+from parked.settings import SidecarSettings, StoredBodies, check_unknown, parse_duration_s, variable
 from parked.version import __version__
 from parked_exporter import notify
 
@@ -47,25 +48,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     try:
         arguments = parser().parse_args(argv)
-        refuse_unknown()
-        settings = SidecarSettings.load(
-            {"ledger": arguments.ledger, "listen": arguments.listen, "log_level": arguments.log_level}
-        )
-        _check_functions(settings)
-        tracing.check()
     except Shown:
         return int(Exit.OK)
     except SettingsError as exc:
         return _say(str(exc), Exit.USAGE)
-    try:
-        full_name(settings.ledger)
-        _check_store(settings)
-        if settings.notify is not None:
-            notify.check(settings.notify)
-    except SettingsError as exc:
-        return _say(str(exc), Exit.USAGE)
-    except ParkedError as exc:
-        return _say(str(exc), Exit.SURROUNDINGS)
+    settings, wrong = SidecarSettings.load_what_can_be(
+        {"ledger": arguments.ledger, "listen": arguments.listen, "log_level": arguments.log_level}
+    )
+    if faults := _faults(settings, wrong):
+        is_wrong = any(isinstance(fault, SettingsError) for fault in faults)
+        return _say("; ".join(map(str, faults)), Exit.USAGE if is_wrong else Exit.SURROUNDINGS)
     if arguments.check:
         return _say("; ".join(["the settings are fine", *_what_is_missing(settings)]), Exit.OK)
     configure(settings.log_level, settings.log_format)
@@ -107,17 +99,33 @@ def parser() -> Parser:
     return parser
 
 
-def _check_functions(settings: SidecarSettings) -> None:
-    """See that the functions which the settings name are there.
+def _faults(settings: SidecarSettings, wrong: Mapping[str, str]) -> list[ParkedError]:
+    """Return all that a start is refused with. `wrong` are settings that are at their defaults, {name: sentence}."""
+    faults: list[ParkedError] = [SettingsError(sentence) for sentence in (*check_unknown(), *wrong.values())]
+    checks: list[Callable[[], object]] = [tracing.check, partial(full_name, settings.ledger)]
+    checks += [partial(_check_function, settings, name) for name in FUNCTIONS]
+    if not wrong.keys() & {"store", "store_keys"}:
+        checks.append(partial(_check_store, settings))
+    if settings.notify is not None:
+        checks.append(partial(notify.check, settings.notify))
+    for check in checks:
+        try:
+            check()
+        except ParkedError as exc:
+            faults.append(exc)
+    return faults
+
+
+def _check_function(settings: SidecarSettings, name: str) -> None:
+    """See that the function which a setting names is there, if it names one.
 
     Raises:
-        SettingsError: one isn't, or can't be called as it would be.
+        SettingsError: it isn't, or can't be called as it would be.
     """
-    for name, arguments in FUNCTIONS.items():
-        if (function := getattr(settings, name)) is not None:
-            from parked.named import check_function  # with what runs jobs: most sidecars have none to run
+    if (function := getattr(settings, name)) is not None:
+        from parked.named import check_function  # with what runs jobs: most sidecars have none to run
 
-            check_function(variable(name), function, arguments=arguments)
+        check_function(variable(name), function, arguments=FUNCTIONS[name])
 
 
 def _check_store(settings: SidecarSettings) -> None:

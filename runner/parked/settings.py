@@ -198,15 +198,18 @@ class Settings:
         unless given.
 
         Raises:
-            SettingsError: a value breaks its rule, a secret's file can't be read, or a flag is no setting.
+            SettingsError: values break their rules, or secrets' files can't be read, and all of them are named; or a
+                flag is no setting.
         """
         flags = flags or {}
-        env = os.environ if env is None else env
         table = _table(cls)
         for name in flags:
             if name not in table:
                 raise SettingsError(f"{name!r} is no setting {_did_you_mean(name, table)}")
-        return cls(**{name: _decide(name, setting, flags.get(name), env) for name, setting in table.items()})
+        settings, wrong = cls.load_what_can_be(flags, env)
+        if wrong:
+            raise SettingsError("; ".join(wrong.values()))
+        return settings
 
     @classmethod
     def load_what_can_be(

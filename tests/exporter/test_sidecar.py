@@ -240,6 +240,36 @@ def test_a_wrong_setting_is_one_sentence_and_status_2(flags, env, said, tmp_path
     assert ended.stderr.count("\n") == 1
 
 
+def test_all_that_is_wrong_with_the_settings_is_named_at_once():
+    env = {
+        "PARKED_AUTO_REPLY": "*=30m",
+        "PARKED_MAX_ATTEMPTS": "few",
+        "PARKED_SUMMARY_CRON": "never",
+        "PARKED_STORE": "encrypted",
+        "PARKED_STORE_KEYS": "short",  # the one cause is named, and not that there is no key then
+        "PARKED_CALL": "nowhere:call",
+        "PARKED_ON_ANSWER": "nowhere:take",
+        "OTEL_TRACES_EXPORTER": "jaeger",
+    }
+
+    ended = run("--check", "--ledger", "parked.db", env=env)
+
+    assert ended.returncode == 2
+    for said in (
+        "PARKED_AUTO_REPLY is no setting of parked (did you mean PARKED_AUTO_REPLAY?); ",
+        "; --ledger must be a URL",
+        "; PARKED_STORE_KEYS must be ",
+        "; PARKED_MAX_ATTEMPTS must be ",
+        "; PARKED_SUMMARY_CRON must be ",
+        "; OTEL_TRACES_EXPORTER must be ",
+        "; PARKED_CALL: can't import ",
+        "; PARKED_ON_ANSWER: can't import ",
+    ):
+        assert said in ended.stderr
+    assert "needs a key" not in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("flags", [["--linger", "soon"], ["--lingr", "45s"]])
 def test_a_wrong_flag_is_status_2(flags):
     assert run(*flags).returncode == 2

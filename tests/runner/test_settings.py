@@ -54,6 +54,15 @@ def test_a_variable_that_is_empty_is_not_set(empty):
     assert SidecarSettings.load(env={"PARKED_TOKEN": TOKEN, "PARKED_TOKEN_FILE": empty}).token == TOKEN
 
 
+def test_all_that_break_their_rules_are_named_at_once():
+    said = refusal({"PARKED_MAX_ATTEMPTS": "few", "PARKED_DRAIN_S": "long"})
+
+    assert said == (
+        "PARKED_MAX_ATTEMPTS must be a whole number from 1, got 'few';"
+        " PARKED_DRAIN_S must be a number of seconds from 0 to 1,000,000,000, got 'long'"
+    )
+
+
 def test_a_flag_that_is_empty_is_refused():
     with pytest.raises(SettingsError, match="--ledger must be a URL"):
         Settings.load({"ledger": ""}, env={})
@@ -254,7 +263,7 @@ def test_a_bad_secret_is_not_in_the_message_nor_in_its_cause():
         SidecarSettings.load(env={"PARKED_TOKEN": "hunter2"})
 
     assert str(caught.value) == "PARKED_TOKEN must be at least 16 visible ASCII characters without a space"
-    assert caught.value.__suppress_context__
+    assert caught.value.__context__ is None
     assert "hunter2" not in str(caught.value.__context__)
 
 
