@@ -136,10 +136,12 @@ def summarise_to_log(ledger: Ledger, context: Context) -> None:
         summary = summarise(reader, where=ledger.where, now=context.now(), messages=context.messages)
     commands = [command_on(from_anywhere(ledger.url), *words) for words in next_commands(summary)]
     text = render(summary)
-    log.info("summary", extra=logs.fields(text=text, **as_json(summary, commands)))
+    line = title(summary, host=context.host)
+    facts = logs.fields(title=line, **as_json(summary, commands), text=text)
+    log.info("summary", extra=facts | logs.as_text("title", "ledger", "parked", "new", "recovered", "discarded"))
     notice = Notice(
         summary.made_at,
-        title=title(summary, host=context.host),
+        title=line,
         body="\n  ".join([f"{text}\nnext, on {context.host}:", *commands]) if commands else text,
         good=not summary.parked and not summary.pauses,
     )

@@ -17,7 +17,7 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 FORMATS: Final = ("text", "json")
 
 _FIELDS: Final = "parked_fields"
-
+_SHOWN: Final = "parked_shown"
 
 _OURS: Final = ("parked", "parked_exporter")
 
@@ -29,6 +29,11 @@ _MESSAGE: Final = re.compile(rf"([a-z_]+)((?:{_FIELD})*)(?:: (.+))?", re.DOTALL)
 def fields(**values: Any) -> dict[str, Any]:
     """Return what `extra=` takes, so that the formatters find these fields. Values are what JSON holds."""
     return {_FIELDS: values}
+
+
+def as_text(*names: str) -> dict[str, Any]:
+    """Return what `extra=` takes besides, so that the text shows these fields alone: of a page, what fits on a line."""
+    return {_SHOWN: names}
 
 
 def configure(level: str, format: str) -> None:
@@ -49,6 +54,9 @@ class TextFormatter(logging.Formatter):
         event = entry.pop("event")
         head = f"{entry.pop('time')} {entry.pop('level')} {_plain(event)}"
         entry.pop("logger")
+        if (shown := getattr(record, _SHOWN, None)) is not None:
+            for name in getattr(record, _FIELDS, {}).keys() - set(shown):
+                del entry[name]
         return " ".join([head, *(f"{name}={_plain(value)}" for name, value in entry.items() if value is not None)])
 
 

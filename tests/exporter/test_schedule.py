@@ -1,5 +1,7 @@
 """The sidecar's tasks on a real ledger: run by hand, and by the scheduler."""
 
+import json
+import logging
 import queue
 import shutil
 import threading
@@ -16,6 +18,7 @@ from parked.ledger import look_into, open_ledger
 from parked.ledger import operations as op
 from parked.ledger.codec import encode, identity
 from parked.ledger.store import Filters
+from parked.logs import JsonFormatter, TextFormatter
 from parked.settings import SidecarSettings
 from parked_exporter import metrics, schedule
 from parked_exporter.collector import look
@@ -143,6 +146,20 @@ def test_the_summary_is_one_record_with_the_text_and_the_facts(ledger, pipeline,
     assert record["text"].startswith(f"ledger {ledger.where}\n")
     assert record["parked"] == 1
     assert record["classes"] == [{"error_class": "exhausted:503", "jobs": 1, "new": 0}]
+
+
+def test_the_summary_is_a_short_line_where_the_log_is_text(ledger, pipeline, caplog):
+    caplog.set_level(logging.INFO)
+    pipeline.park("a-1")
+
+    run_task(SUMMARY, ledger, Context(host="night-1"))
+
+    (record,) = (record for record in caplog.records if record.getMessage() == "summary")
+    assert TextFormatter().format(record).partition("INFO ")[2] == (
+        f'summary title="dead-letter: 1 parked (on night-1)" ledger={ledger.where}'
+        " parked=1 new=0 recovered=0 discarded=0"
+    )
+    assert json.loads(JsonFormatter().format(record))["text"].startswith(f"ledger {ledger.where}\n")
 
 
 def test_the_summary_is_made_when_all_is_well_too(ledger, context, events):
