@@ -558,6 +558,8 @@ class SqliteDatabase:
     def prepare(self, *, create: bool, upgrade: bool) -> bool:
         done = self._bring_up_to_date(create=create, upgrade=Upgrade.ALL if upgrade else Upgrade.NONE)
         self._file = file_id(self._path)
+        if create:
+            machines.warn_of_a_layer(self._path)
         if done.copy is not None:
             _log.warning("ledger_upgraded kept_as_it_was=%s", json.dumps(str(done.copy)))
         return done.created

@@ -118,9 +118,8 @@ def _file_system(place: Place) -> Finding:
     if kind in REACHED_BY_OTHERS:
         return attention(f"the ledger is on {machines.ON_A_NETWORK[kind]} ({where})", machines.MOVE)
     if kind is Kind.LAYER:
-        return attention(
-            f"the ledger is in a container's own layer ({where}), and goes with the container", "put it on a volume"
-        )
+        gone = machines.GONE_WITH_IT.format(**place.volume._asdict())
+        return attention(f"the ledger is {gone}", machines.VOLUME)
     if kind is Kind.MEMORY:
         return attention(f"the ledger is kept in memory ({where}), and goes with the machine", "put it on a disk")
     return ok(f"{where}, a local disk")

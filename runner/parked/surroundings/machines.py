@@ -1,4 +1,4 @@
-"""Whether another machine uses the same SQLite file.
+"""Whether another machine uses the same SQLite file, or it goes with a container.
 
 A boot id alone proves nothing: it tells kernels apart, but LXC and systemd-nspawn give each container one of its own,
 and a machine that was started again has another than its processes of before. So it counts only on a file system that
@@ -31,6 +31,9 @@ ON_A_NETWORK: Final = {
     Kind.SHARED: "a file system that is shared with another kernel, with which SQLite's WAL shares no memory",
     Kind.FUSE: "a file system of FUSE, which may be a network's; there SQLite loses commits with two machines",
 }
+
+GONE_WITH_IT: Final = "in a container's own layer ({type} at {mount_point}), and goes with the container"
+VOLUME: Final = "put it on a volume"
 
 _log = logging.getLogger("parked.ledger")
 _warned: set[Path] = set()
@@ -79,6 +82,22 @@ def check_at_open(
                     f"the ledger {path} is used by another machine ({owner.facts.host} pid {owner.facts.pid}), and two"
                     f" machines lose each other's commits on one SQLite file; {MOVE}"
                 )
+
+
+def warn_of_a_layer(path: Path) -> None:
+    """Warn, once a process, of a SQLite ledger that goes with the container in which it takes jobs on.
+
+    What lies in the folder for temporary files is meant to go.
+    """
+    volume = seen_at_open(path.parent)
+    if volume is None or volume.kind is not Kind.LAYER or path in _warned:
+        return
+    import tempfile
+
+    if not path.resolve().is_relative_to(Path(tempfile.gettempdir()).resolve()):
+        _warned.add(path)
+        where = GONE_WITH_IT.format(**volume._asdict())
+        _log.warning("ledger_goes_with_its_container: the ledger %s is %s; %s", path, where, VOLUME)
 
 
 def _suspicion(path: Path, volume: Volume) -> str:

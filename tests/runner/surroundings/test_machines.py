@@ -78,6 +78,32 @@ def test_a_ledger_that_other_machines_may_reach_is_warned_of_once(fuse_disk, cap
     assert warning.endswith("put the ledger on a local disk of one machine, or use PostgreSQL for several")
 
 
+def test_a_ledger_that_goes_with_its_container_is_warned_of_once_by_who_takes_jobs_on(
+    container_layer, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "elsewhere"))
+    url = f"sqlite:///{container_layer}/parked.db"
+    open_ledger(url, create=True).close()
+    open_ledger(url, create=True).close()
+
+    assert warnings(caplog) == [
+        f"ledger_goes_with_its_container: the ledger {container_layer}/parked.db is in a container's own layer"
+        f" (overlay at {container_layer}), and goes with the container; put it on a volume"
+    ]
+
+
+def test_who_takes_none_on_and_who_works_among_temporary_files_is_not_warned(
+    container_layer, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr("tempfile.tempdir", str(container_layer))
+    url = f"sqlite:///{container_layer}/parked.db"
+    open_ledger(url, create=True).close()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "elsewhere"))
+    open_ledger(url, create=False).close()
+
+    assert warnings(caplog) == []
+
+
 @pytest.mark.slow
 def test_a_ledger_that_another_machine_uses_is_refused(fuse_disk, other_machine, caplog):
     url = f"sqlite:///{fuse_disk}/parked.db"
