@@ -415,6 +415,23 @@ def url_on_each_database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], bytes]:
+    """Returns a function that reads all that the database of a test has on disk, but for PostgreSQL's log of changes.
+
+    Which database that is its parameters say, by whatever name.
+    """
+    if "postgres" not in request.node.callspec.params.values():
+        return lambda: b"".join(file.read_bytes() for file in sorted(tmp_path.glob("parked.db*")))
+    server: Postgres = request.getfixturevalue("postgres")
+
+    def read() -> bytes:
+        server.run("CHECKPOINT")  # writes what is in memory, and removes what was dropped
+        return b"".join(server.files())
+
+    return read
+
+
+@pytest.fixture
 def wire(postgres: Postgres) -> Iterator[Wire]:
     """A way to the same server that a test can break."""
     wire = Wire(postgres.port)

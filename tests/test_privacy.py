@@ -15,9 +15,8 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,20 +75,6 @@ ledger.close()
 
 
 @pytest.fixture
-def held(request: pytest.FixtureRequest, url_on_each_database: str, tmp_path: Path) -> Callable[[], bytes]:
-    """Returns a function that reads all that the ledger has on disk."""
-    if url_on_each_database.startswith("sqlite"):
-        return lambda: b"".join(file.read_bytes() for file in sorted(tmp_path.glob("parked.db*")))
-    server = request.getfixturevalue("postgres")
-
-    def read() -> bytes:
-        server.run("CHECKPOINT")
-        return b"".join(server.files())
-
-    return read
-
-
-@pytest.fixture
 def notified() -> Iterator[tuple[str, queue.Queue[bytes]]]:
     """A receiver of notifications: its URL for PARKED_NOTIFY, and the bodies that it is sent."""
     bodies: queue.Queue[bytes] = queue.Queue()
@@ -111,7 +96,7 @@ def notified() -> Iterator[tuple[str, queue.Queue[bytes]]]:
 
 @pytest.mark.parametrize(("store", "log_format"), [("plain", "text"), ("encrypted", "json"), ("none", "text")])
 def test_neither_a_key_nor_what_users_wrote_leaves_the_ledger(
-    url_on_each_database, tmp_path, collector, notified, held, store, log_format
+    url_on_each_database, tmp_path, collector, notified, files, store, log_format
 ):
     endpoint, received = collector
     notify_url, notifications = notified
@@ -169,7 +154,7 @@ def test_neither_a_key_nor_what_users_wrote_leaves_the_ledger(
     for secret in (*secrets, *names.values()):
         assert [place for place, content in shown.items() if secret in content] == []
 
-    ledger = held()
+    ledger = files()
     assert [secret for secret in secrets if secret in ledger] == []
     kept = {id for id, name in names.items() if name in ledger}
     assert kept == (names.keys() - {"rejected"} if store == "plain" else set())

@@ -34,6 +34,19 @@ def url(url_on_each_database: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
+def keep(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Returns a function that sets how texts are kept from now on."""
+
+    def keep(store: str, *keys: str) -> None:
+        monkeypatch.setenv("PARKED_STORE", store)
+        monkeypatch.setenv("PARKED_STORE_KEYS", ",".join(keys))
+        if not keys:
+            monkeypatch.delenv("PARKED_STORE_KEYS")
+
+    return keep
+
+
+@pytest.fixture
 def no_ledger(url: str) -> Callable[[], bool]:
     """Returns a function that says whether there still is none."""
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -25,19 +23,6 @@ OLD, NEW = Vault([KEY], seals=True), Vault([NEW_KEY], seals=True)
 
 
 @pytest.fixture
-def keep(monkeypatch):
-    """Returns a function that sets how texts are kept from now on."""
-
-    def keep(store, *keys):
-        monkeypatch.setenv("PARKED_STORE", store)
-        monkeypatch.setenv("PARKED_STORE_KEYS", ",".join(keys))
-        if not keys:
-            monkeypatch.delenv("PARKED_STORE_KEYS")
-
-    return keep
-
-
-@pytest.fixture
 def tell(telling):
     """Tells a story with the secret in every kind of text, however they are kept now: 8 texts."""
 
@@ -54,20 +39,6 @@ def tell(telling):
 
 
 TEXTS = 8
-
-
-@pytest.fixture
-def files(request: pytest.FixtureRequest, url: str, tmp_path: Path) -> Callable[[], bytes]:
-    """Returns a function that reads all that the ledger has on disk, but for PostgreSQL's log of changes."""
-    if url.startswith("sqlite"):
-        return lambda: b"".join(file.read_bytes() for file in sorted(tmp_path.glob("parked.db*")))
-    server = request.getfixturevalue("postgres")
-
-    def read() -> bytes:
-        server.run("CHECKPOINT")
-        return b"".join(server.files())
-
-    return read
 
 
 def sealed_with(url, key):

@@ -18,19 +18,6 @@ NEW_KEY = "bmV3IG5ldyBuZXcgbmV3IG5ldyBuZXcgbmV3IG5ldyE="
 MISSING = f"encrypted with the key {key_id(KEY)}, which is none of PARKED_STORE_KEYS; add it there, behind the first"
 
 
-@pytest.fixture
-def keep(monkeypatch):
-    """Returns a function that sets how texts are kept from now on."""
-
-    def keep(store, *keys):
-        monkeypatch.setenv("PARKED_STORE", store)
-        monkeypatch.setenv("PARKED_STORE_KEYS", ",".join(keys))
-        if not keys:
-            monkeypatch.delenv("PARKED_STORE_KEYS")
-
-    return keep
-
-
 class Night:
     """A file of two jobs of which the first is parked as long as the API refuses it."""
 

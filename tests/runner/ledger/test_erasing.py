@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -30,20 +28,6 @@ def texts(ledger, row):
     """What can still be read of a job: its payload, its answer and the messages of its attempts."""
     with ledger.ask() as reader:
         return reader.payload(row.id).data, reader.answer(row.id), {a.message for a in reader.attempts(row.id)}
-
-
-@pytest.fixture
-def files(request: pytest.FixtureRequest, database: str, tmp_path: Path) -> Callable[[], bytes]:
-    """Returns a function that reads all that the database has on disk, but for PostgreSQL's log of changes."""
-    if database == "sqlite":
-        return lambda: b"".join(file.read_bytes() for file in sorted(tmp_path.glob("parked.db*")))
-    server = request.getfixturevalue("postgres")
-
-    def read() -> bytes:
-        server.run("CHECKPOINT")  # writes what is in memory, and removes what was dropped
-        return b"".join(server.files())
-
-    return read
 
 
 @pytest.mark.parametrize("state", AT_REST)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,20 +30,6 @@ SAID = Closing(
 
 SEALING = Vault([KEY], seals=True)
 OMITTING = Vault(omits=True)
-
-
-@pytest.fixture
-def files(request: pytest.FixtureRequest, database: str, tmp_path: Path) -> Callable[[], bytes]:
-    """Returns a function that reads all that the database has on disk, but for PostgreSQL's log of changes."""
-    if database == "sqlite":
-        return lambda: b"".join(file.read_bytes() for file in sorted(tmp_path.glob("parked.db*")))
-    server = request.getfixturevalue("postgres")
-
-    def read() -> bytes:
-        server.run("CHECKPOINT")
-        return b"".join(server.files())
-
-    return read
 
 
 @pytest.fixture
