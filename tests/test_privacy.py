@@ -172,6 +172,7 @@ def test_messages_leave_the_ledger_where_somebody_wants_them_to_and_keys_do_not(
         api.answers(_answer)
         env = {**os.environ, "GEMINI_API_KEY": API_KEY, "GOOGLE_GEMINI_BASE_URL": api.url, "PARKED_TOKEN": TOKEN}
         env |= {"PARKED_LEDGER": url_on_each_database, "PARKED_NOTIFY": notify_url, "PARKED_EXPORT_MESSAGES": "true"}
+        env |= {"PARKED_LOG_FORMAT": "json"}
 
         def parked(*words: str, **more: str) -> bytes:
             command = [sys.executable, "-m", "parked.cli", *words]

@@ -131,7 +131,7 @@ class Settings:
     export_messages: bool = _setting(
         "false",
         values.YES_OR_NO,
-        "Whether failure messages, scrubbed of keys, may leave the ledger: in spans and summaries (log, chat, mail).",
+        "Whether failure messages, scrubbed of keys, may leave the ledger: in spans, summaries (chat, mail, JSON log).",
         why="messages quote what users wrote",
     )
     store: StoredBodies = _setting(
