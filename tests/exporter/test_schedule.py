@@ -539,6 +539,34 @@ def test_a_backup_that_was_put_back_is_written_by_the_tasks_although_it_has_the_
         assert (reader.name, reader.mark("seen")) == (name, 1)
 
 
+def test_a_ledger_that_can_not_be_read_for_a_moment_is_not_left_for_another_owner(url, tmp_path):
+    open_ledger(url).close()
+    file, away = tmp_path / "parked.db", tmp_path / "away.db"
+    seen: list[tuple[str, int]] = []
+
+    def open_and_lose_it():
+        found = open_ledger(url, create=False, role="sidecar")
+        if seen and found.name:  # the name is known from now on, as by the first of the two it is
+            file.rename(away)
+        return found
+
+    def note(ledger, _):
+        if away.exists():
+            away.rename(file)
+        seen.append((ledger.name, ledger.owner_id))
+
+    task = Task("note", note, every_s=3600, lease_s=None)
+    running = Schedule(open_and_lose_it, cron=NINE, zone=UTC, tasks=[task])
+    (job,) = running._scheduler.get_jobs()
+    for _ in range(2):
+        job.func(*job.args)
+    running._leave(PATIENCE_S)
+
+    assert len(seen) == 2
+    assert seen[0] == seen[1]
+    assert running.failures == {"note": 0}
+
+
 def test_a_task_that_hangs_is_reported_and_stops_neither_the_others_nor_the_end(url, ledger, events):
     hanging, go_on = threading.Event(), threading.Event()
     others: Signals = queue.Queue()
