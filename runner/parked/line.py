@@ -312,7 +312,8 @@ class Line:
             same.met.setdefault(one.job, one.begun_n)
             same.trying, same.confirmed = None, same.confirmed + 1
             if same.is_confirmed:
-                self._pause(same.scope, same.reason, now, one.begun_at, day_left_s=day_left_s, doubt=same)
+                until = now + day_left_s if same.reason is Reason.DAILY_QUOTA_EXHAUSTED else None
+                self._pause(same.scope, same.reason, now, one.begun_at, doubt=same, until=until)
         return ruling
 
     def _ruling(
@@ -354,7 +355,7 @@ class Line:
         if is_day and ask_again is None:
             self._day_until[scope] = gate.until
         elif is_day and ask_again is not None and one.begun_at >= ask_again:
-            self._pause(scope, Reason.DAILY_QUOTA_EXHAUSTED, now, one.begun_at, day_left_s=day_left_s)
+            self._pause(scope, Reason.DAILY_QUOTA_EXHAUSTED, now, one.begun_at, until=now + day_left_s)
         if self.policy.max_outage_s == 0:
             return self._strike(one, verdict, jitter=0.0)
         return self._count_refusal(one, verdict, n, gate, wait_s=delay_s)
@@ -568,7 +569,7 @@ class Line:
                             self._tell(one, GiveUp(Disposition.PERMANENT))
                 case Step.PAUSE:
                     began_at = min((self.jobs[job].begun_at for job in doubt.met if job in self.jobs), default=now)
-                    self._pause(doubt.scope, doubt.reason, now, began_at, day_left_s=0.0, doubt=doubt)
+                    self._pause(doubt.scope, doubt.reason, now, began_at, doubt=doubt)
                 case _:
                     pass
         self._say_gates(now)
@@ -589,7 +590,8 @@ class Line:
         reason = Reason.RATE_LIMITED if gate.outage_since is None else Reason.OVERLOADED
         if last is not None and last.verdict is not None and last.verdict.reason in OUTAGE | QUOTA:
             reason = last.verdict.reason
-        self._pause(model, reason, now, since, day_left_s=0.0, until=gate.until if gate.why is Why.RATE else None)
+        # A day's quota is asked once more when its delay is over, however soon nobody waits for that any more.
+        self._pause(model, reason, now, since, until=gate.until if gate.why is Why.RATE else None)
         # With all that is left under way there is nothing to pause yet: it is looked at again when they are back.
         if model in self.paused:
             gate.outage_since = gate.refused_since = None
@@ -601,7 +603,6 @@ class Line:
         now: float,
         began_at: float,
         *,
-        day_left_s: float,
         doubt: Doubt | None = None,
         until: float | None = None,
     ) -> None:
@@ -611,10 +612,9 @@ class Line:
         if scope in self.paused or not (waiting or self.more):
             return  # a pause that leaves nothing pending is none
         if reason is Reason.DAILY_QUOTA_EXHAUSTED:
-            until = now + day_left_s
             # A day that is over says nothing of how many calls a minute takes.
             gate = self.gates.of(scope)
-            gate.pace, _ = self._before_day.pop(scope, (gate.pace, until))
+            gate.pace, _ = self._before_day.pop(scope, (gate.pace, 0.0))
         resume_at = now + RESUME_S if until is None else max(until, now)
         if not (self.keeps or self.resumes):
             resume_at = math.inf
