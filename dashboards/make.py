@@ -18,6 +18,8 @@ from grafana_foundation_sdk.models import text as text_model
 
 from promql import EACH, age_s, any_or_none, moved, now, or_zero, own, per_minute, quantile, since_s
 
+BAR_PX: Final = 24  # at most: a bar is else as wide as the time between two samples, and a single one as its panel
+LEGEND_PX: Final = 220  # room for a reason and a number
 COUNTED: Final = "1m"  # the least that a count is over; a few scrapes, so that each has its share
 
 HERE: Final = Path(__file__).parent
@@ -59,6 +61,7 @@ class Panel(NamedTuple):
     colours: Mapping[str, str] = MappingProxyType({})
     empty: str = "0"  # what is shown where there is nothing
     words: Mapping[str, tuple[str, str]] = MappingProxyType({})  # what is shown for a value, and in which colour
+    legend_px: int | None = None  # how wide the legend is beside the curves; None: it is below them, for a few series
 
 
 # --- kinds of panels -------------------------------------------------------------------------------------------------
@@ -110,20 +113,20 @@ def number(panel: Panel) -> Any:
 
 
 def lines(panel: Panel) -> Any:
-    return _with_queries(panel, _without_none(_finished(panel, _curves().fill_opacity(8))))
+    return _with_queries(panel, _without_none(_finished(panel, _curves(panel).fill_opacity(8))))
 
 
 def stacked(panel: Panel) -> Any:
     """Areas on top of each other."""
     stacking = common_builders.StackingConfig().mode(common.StackingMode.NORMAL).group("A")
-    return _with_queries(panel, _without_none(_finished(panel, _curves().fill_opacity(40).stacking(stacking))))
+    return _with_queries(panel, _without_none(_finished(panel, _curves(panel).fill_opacity(40).stacking(stacking))))
 
 
 def bars(panel: Panel) -> Any:
     """Counts in each interval, on top of each other."""
     stacking = common_builders.StackingConfig().mode(common.StackingMode.NORMAL).group("A")
-    curves = _curves().draw_style(common.GraphDrawStyle.BARS).fill_opacity(70).stacking(stacking)
-    builder = curves.show_points(common.VisibilityMode.NEVER).decimals(0)
+    curves = _curves(panel).draw_style(common.GraphDrawStyle.BARS).bar_max_width(BAR_PX)
+    builder = curves.fill_opacity(70).stacking(stacking).show_points(common.VisibilityMode.NEVER).decimals(0)
     return _with_queries(panel, _without_none(_finished(panel, builder)))
 
 
@@ -147,7 +150,12 @@ def switches(panel: Panel) -> Any:
     return _with_queries(panel, _finished(panel, builder))
 
 
-def _curves() -> Any:
+def _curves(panel: Panel) -> Any:
+    legend = common_builders.VizLegendOptions().display_mode(common.LegendDisplayMode.TABLE).show_legend(True)
+    if panel.legend_px is None:
+        legend = legend.placement(common.LegendPlacement.BOTTOM).calcs(["lastNotNull", "max"])
+    else:
+        legend = legend.placement(common.LegendPlacement.RIGHT).width(panel.legend_px).calcs(["lastNotNull"])
     return (
         timeseries.Panel()
         .draw_style(common.GraphDrawStyle.LINE)
@@ -157,13 +165,7 @@ def _curves() -> Any:
         .tooltip(
             common_builders.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI).sort(common.SortOrder.DESCENDING)
         )
-        .legend(
-            common_builders.VizLegendOptions()
-            .display_mode(common.LegendDisplayMode.TABLE)
-            .placement(common.LegendPlacement.BOTTOM)
-            .show_legend(True)
-            .calcs(["lastNotNull", "max"])
-        )
+        .legend(legend)
     )
 
 
@@ -296,7 +298,7 @@ CALLS: Final = (
                 or_zero(per_minute("parked_attempts_total", "reason", kind="!ok") + " > 0", reason=NONE), "{{reason}}"
             )
         ],
-        CALLS_A_MINUTE, 8, 8,
+        CALLS_A_MINUTE, 8, 8, legend_px=LEGEND_PX,
     ),
     Panel(
         "Gates that are closed",
@@ -358,7 +360,7 @@ SIDECAR: Final = (
         "Tasks",
         "How long ago each scheduled task last succeeded.",
         lines, [Query(since_s("parked_task_last_success_timestamp_seconds", "task"), "{{task}}")], "s", 8, 6,
-        empty="no task has run yet",
+        empty="no task has run yet", legend_px=LEGEND_PX,
     ),
     Panel(
         "Reading the ledger for a scrape",

@@ -23,8 +23,8 @@ const BAR_S = 5; // how long an interval of bars is here
 // The options of fields that Grafana's panels register; values are taken as they stand in the JSON.
 const STANDARD = ['unit', 'min', 'max', 'decimals', 'displayName', 'noValue', 'mappings', 'thresholds', 'color', 'links'];
 const CUSTOM = [
-  'axisPlacement', 'axisLabel', 'barAlignment', 'drawStyle', 'fillOpacity', 'gradientMode', 'hideFrom', 'lineInterpolation',
-  'lineStyle', 'lineWidth', 'pointSize', 'scaleDistribution', 'showPoints', 'spanNulls', 'stacking', 'thresholdsStyle',
+  'axisPlacement', 'axisLabel', 'barAlignment', 'barMaxWidth', 'drawStyle', 'fillOpacity', 'gradientMode', 'hideFrom',
+  'lineInterpolation', 'lineStyle', 'lineWidth', 'pointSize', 'scaleDistribution', 'showPoints', 'spanNulls', 'stacking', 'thresholdsStyle',
   'align', 'cellOptions', 'width', 'axisColorMode', 'axisBorderShow', 'axisCenteredZero', 'inspect',
 ];
 const option = (id, isCustom) => ({
