@@ -167,6 +167,7 @@ async def _put_away(pool: Pool, on: Running, started: op.Started, damage: TextDa
         op.Closing.of(verdict),
         verdict.error_class(Disposition.PERMANENT),
         strike=False,
+        called=False,
     )
     (parked,) = await pool.record_all([park])
     return Hold(parked, None, row.owner_id, claimed=True, finished=True)

@@ -206,6 +206,8 @@ def retried(row: JobRow, op: Retried, attempt: AttemptState | None, *, now: floa
 def parked(row: JobRow, op: Park, attempt: AttemptState | None, *, trigger: str, now: float) -> Change:
     """Close a failed attempt and park its job; after a replay behind all others."""
     closed, moves = _close(row, op.attempt, op.closing, attempt, strike=op.strike)
+    if not op.called:
+        moves = ()
     if not _holds(row, op.owner_id) or op.attempt != row.calls:
         return Change(row, row, moves, closed=closed)
     new = _failed(row, op.closing, op.error_class, now=now)._replace(

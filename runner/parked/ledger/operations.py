@@ -263,6 +263,7 @@ class Park(NamedTuple):
     error_class: str
     strike: bool = True
     wait_s: float | None = None  # a replay before this has passed would be in vain
+    called: bool = True  # whether the attempt came to be a call; else it only tells why, and counts as none
 
 
 class Release(NamedTuple):

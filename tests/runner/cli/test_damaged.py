@@ -12,6 +12,7 @@ from parked.job import State
 from parked.ledger import open_ledger
 from parked.ledger import operations as op
 from parked.ledger.codec import PLAIN, Body, encode, identity
+from parked.ledger.counters import Metric
 from parked.ledger.store import Filters
 from parked.verdict import MEANINGS, Reason
 
@@ -48,11 +49,22 @@ def states(url: str) -> Callable[[], dict[str, State]]:
     return read
 
 
+@pytest.fixture
+def calls(url: str) -> Callable[[], dict[str, float]]:
+    """Returns a function that tells how many calls metrics count, by reason."""
+
+    def read() -> dict[str, float]:
+        with open_ledger(url) as ledger, ledger.ask() as reader:
+            return {counter.b: counter.value for counter in reader.counters(Metric.ATTEMPTS)}
+
+    return read
+
+
 def prompts(api: Any) -> list[str]:
     return sorted(request.text for request in api.requests)
 
 
-def test_a_worker_parks_a_job_whose_payload_is_damaged_and_runs_the_others(parked, api, jobs, known, states):
+def test_a_worker_parks_a_job_whose_payload_is_damaged_and_runs_the_others(parked, api, jobs, known, states, calls):
     known("bad", State.PENDING)
     parked("submit", jobs("one", "two"))
 
@@ -62,6 +74,7 @@ def test_a_worker_parks_a_job_whose_payload_is_damaged_and_runs_the_others(parke
     assert worked.err.endswith("3 jobs: 2 answered, 1 parked\n")
     assert states() == {"bad": State.PARKED, "job-0": State.SUCCEEDED, "job-1": State.SUCCEEDED}
     assert prompts(api) == ["one", "two"]
+    assert calls() == {"ok": 2}
     shown = parked("show", "bad").out
     assert "permanent:resource_missing" in shown
     assert "its payload in the ledger is damaged; `parked audit --bodies` names its job; to send another" in shown
