@@ -416,7 +416,12 @@ class Schedule:
         """The ledger with this sidecar as an owner; opened anew where another one has taken its place."""
         with self._opening:
             found = self._open_ledger()
-            if self._ledger is not None and _is_there(self._ledger) and self._ledger.name == found.name:
+            try:
+                is_same = self._ledger is not None and _is_there(self._ledger) and self._ledger.name == found.name
+            except BaseException:
+                found.close()
+                raise
+            if self._ledger is not None and is_same:
                 found.close()
                 return self._ledger
             if self._ledger is not None:  # a task may still be in it, and must not be waited for
