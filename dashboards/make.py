@@ -19,7 +19,6 @@ from grafana_foundation_sdk.models import text as text_model
 from promql import EACH, age_s, any_or_none, moved, now, or_zero, own, per_minute, quantile, since_s
 
 BAR_PX: Final = 24  # at most: a bar is else as wide as the time between two samples, and a single one as its panel
-LEGEND_PX: Final = 220  # room for a reason and a number
 COUNTED: Final = "1m"  # the least that a count is over; a few scrapes, so that each has its share
 
 HERE: Final = Path(__file__).parent
@@ -61,7 +60,7 @@ class Panel(NamedTuple):
     colours: Mapping[str, str] = MappingProxyType({})
     empty: str = "0"  # what is shown where there is nothing
     words: Mapping[str, tuple[str, str]] = MappingProxyType({})  # what is shown for a value, and in which colour
-    legend_px: int | None = None  # how wide the legend is beside the curves; None: it is below them, for a few series
+    many: bool = False  # series, so that the legend has room for their names alone
 
 
 # --- kinds of panels -------------------------------------------------------------------------------------------------
@@ -151,11 +150,11 @@ def switches(panel: Panel) -> Any:
 
 
 def _curves(panel: Panel) -> Any:
-    legend = common_builders.VizLegendOptions().display_mode(common.LegendDisplayMode.TABLE).show_legend(True)
-    if panel.legend_px is None:
-        legend = legend.placement(common.LegendPlacement.BOTTOM).calcs(["lastNotNull", "max"])
+    legend = common_builders.VizLegendOptions().placement(common.LegendPlacement.BOTTOM).show_legend(True)
+    if panel.many:
+        legend = legend.display_mode(common.LegendDisplayMode.LIST)
     else:
-        legend = legend.placement(common.LegendPlacement.RIGHT).width(panel.legend_px).calcs(["lastNotNull"])
+        legend = legend.display_mode(common.LegendDisplayMode.TABLE).calcs(["lastNotNull", "max"])
     return (
         timeseries.Panel()
         .draw_style(common.GraphDrawStyle.LINE)
@@ -298,7 +297,7 @@ CALLS: Final = (
                 or_zero(per_minute("parked_attempts_total", "reason", kind="!ok") + " > 0", reason=NONE), "{{reason}}"
             )
         ],
-        CALLS_A_MINUTE, 8, 8, legend_px=LEGEND_PX,
+        CALLS_A_MINUTE, 8, 8, many=True,
     ),
     Panel(
         "Gates that are closed",
@@ -360,7 +359,7 @@ SIDECAR: Final = (
         "Tasks",
         "How long ago each scheduled task last succeeded.",
         lines, [Query(since_s("parked_task_last_success_timestamp_seconds", "task"), "{{task}}")], "s", 8, 6,
-        empty="no task has run yet", legend_px=LEGEND_PX,
+        empty="no task has run yet", many=True,
     ),
     Panel(
         "Reading the ledger for a scrape",

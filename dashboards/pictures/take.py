@@ -117,12 +117,12 @@ def take(page: Path, prometheus: str, *, range_s: int) -> None:
     handler = partial(SimpleHTTPRequestHandler, directory=str(page))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, sync_playwright() as play:
         threading.Thread(target=server.serve_forever, daemon=True).start()
+        faults: list[str] = []
         browser = play.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
         for name, theme in (("overview", "dark"), ("overview", "light"), ("triage", "dark"), ("triage", "light")):
             (page / f"{name}.json").write_bytes((HERE.parent / f"{name}.json").read_bytes())
             tab = browser.new_page(viewport={"width": WIDTH, "height": 900})
-            faults: list[str] = []
-            tab.on("pageerror", lambda fault, faults=faults: faults.append(str(fault)))
+            tab.on("pageerror", lambda fault: faults.append(str(fault)))
             tab.goto(
                 f"http://127.0.0.1:{server.server_port}/?dashboard=/{name}.json&prometheus=http://{prometheus}"
                 f"&range_s={range_s}&theme={theme}&width={WIDTH}"
