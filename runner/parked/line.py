@@ -19,6 +19,7 @@ from parked.news import Forgiven, GateMoved, Go, Leaves, News, PaceKept, Pause, 
 from parked.pace import Pace
 from parked.pauses import ALL, OUTAGE, QUOTA, Doubt, Doubts, Step, covers, is_everybodys, scope_of
 from parked.policy import MAX_REFUSALS, GiveUp, LetGo, Policy, Rest, Retry, Ruling, backoff_s, decide
+from parked.refusals import Refusals
 from parked.standing import InLine, Queue, Stand
 from parked.verdict import Disposition, Reason, Verdict
 
@@ -60,6 +61,7 @@ class Line:
         self._last_probe: int | None = None
         self._before_day: dict[str, tuple[Pace, float]] = {}  # the pace before a day's quota was met, closed until
         self._day_until: dict[str, float] = {}  # when a day's quota is to be asked again
+        self._refusals: dict[str, Refusals] = {}  # by scope
         self._resting: Counter[str] = Counter()  # jobs by model that wait at a pause, pending in the ledger
         self._answering: set[str] = set()  # models that have answered in this run
         self._said_closed: dict[str, Why] = {}  # gates that were told to be closed
@@ -344,25 +346,38 @@ class Line:
             delay_s = DAY_DELAY_S if is_day else PROBE_S
         for other in {self.gates.of(one.model), self.gates.all} - {gate}:
             other.answered(now, started_n=one.begun_n, n=n)
-        pace = copy(gate.pace)
-        gate.refused(now, started_n=one.begun_n, n=n, delay_s=delay_s)
-        if is_day and scope in self.paused:
-            gate.pace = pace
-        elif is_day:
-            self._before_day.setdefault(scope, (pace, gate.until))
         one.met_outage = True
-        ask_again = self._day_until.get(scope)
-        if is_day and ask_again is None:
-            self._day_until[scope] = gate.until
-        elif is_day and ask_again is not None and one.begun_at >= ask_again:
-            self._pause(scope, Reason.DAILY_QUOTA_EXHAUSTED, now, one.begun_at, until=now + day_left_s)
+        own = False
+        if is_day:
+            self._refused_for_the_day(one, scope, now, n, delay_s, day_left_s)
+        else:
+            refusals = self._refusals.setdefault(scope, Refusals(gate))
+            own = refusals.met(one.job, now, started_n=one.begun_n, n=n, delay_s=delay_s, before_n=one.refused_n)
         if self.policy.max_outage_s == 0:
             return self._strike(one, verdict, jitter=0.0)
-        return self._count_refusal(one, verdict, n, gate, wait_s=delay_s)
+        return self._count_refusal(one, verdict, n, gate, wait_s=delay_s, own=own)
 
-    def _count_refusal(self, one: InLine, verdict: Verdict, n: int, gate: Gate, *, wait_s: float) -> Ruling:
+    def _refused_for_the_day(
+        self, one: InLine, scope: str, now: float, n: int, delay_s: float, day_left_s: float
+    ) -> None:
+        gate = self.gates.of(scope)
+        pace = copy(gate.pace)
+        gate.refused(now, started_n=one.begun_n, n=n, delay_s=delay_s)
+        if scope in self.paused:
+            gate.pace = pace
+        else:
+            self._before_day.setdefault(scope, (pace, gate.until))
+        ask_again = self._day_until.get(scope)
+        if ask_again is None:
+            self._day_until[scope] = gate.until
+        elif one.begun_at >= ask_again:
+            self._pause(scope, Reason.DAILY_QUOTA_EXHAUSTED, now, one.begun_at, until=now + day_left_s)
+
+    def _count_refusal(
+        self, one: InLine, verdict: Verdict, n: int, gate: Gate, *, wait_s: float, own: bool = False
+    ) -> Ruling:
         """A job that is refused again and again while others succeed is too large for the quota."""
-        one.refusals += one.refused_n is not None and gate.ok_n > one.refused_n
+        one.refusals += own or (one.refused_n is not None and gate.ok_n > one.refused_n)
         one.refused_n = n
         if one.refusals >= MAX_REFUSALS:
             return Ruling(GiveUp(Disposition.EXHAUSTED, wait_s=verdict.retry_after_s), strike=False)
@@ -716,4 +731,4 @@ class Line:
                 pauses_in_s = None
                 if why is Why.OUTAGE and gate.outage_since is not None:
                     pauses_in_s = max(0.0, gate.outage_since + self.policy.max_outage_s - now)
-                self.news.append(GateMoved(model, why, max(0.0, gate.until - now), pauses_in_s))
+                self.news.append(GateMoved(model, why, max(0.0, gate.until - now), pauses_in_s, gate.pace.per_s))

@@ -76,6 +76,7 @@ class GateMoved(NamedTuple):
     why: Why | None  # None: open
     for_s: float  # in an outage, until one job tries
     pauses_in_s: float | None = None  # until an outage that lasts pauses the model; None: it is none
+    per_s: float | None = None  # the pace of calls from here on; None: none
 
 
 class PaceKept(NamedTuple):

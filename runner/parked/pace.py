@@ -47,6 +47,7 @@ class Pace:
         self._begun: deque[float] = deque()  # when the calls of the last minute began
         self._next_at = -math.inf
         self._measured_since: float | None = None
+        self._reopens_at = -math.inf  # after the last refusal
         self._cut_n = -1  # only calls begun after this number tell of the pace as it is
         self._step = GROWTH
         self._clean_at: float | None = None if start_per_s is None else -math.inf  # no refusal since; None: never cut
@@ -54,6 +55,11 @@ class Pace:
     @property
     def never_cut(self) -> bool:
         return self._clean_at is None
+
+    @property
+    def cut_n(self) -> int:
+        """Number of the refusal that cut it last; negative: none has."""
+        return self._cut_n
 
     @property
     def is_as_kept(self) -> bool:
@@ -86,12 +92,14 @@ class Pace:
     def refused(self, now: float, *, started_n: int, n: int, delay_s: float, until: float) -> None:
         """A call was refused for its quota: take back its count, and cut the pace, once a closing.
 
+        One that was refused before any other has begun since the last closing tells nothing of the pace.
         `until` is when the gate reopens; `started_n` and `n` are the numbers of the call's start and of its answer.
         """
         if self._begun:
             self._begun.pop()
         self._next_at = max(self._next_at, until)
-        if started_n < self._cut_n:
+        reopened_at, self._reopens_at = self._reopens_at, max(self._reopens_at, until)
+        if started_n < self._cut_n or not any(at >= reopened_at for at in self._begun):
             return
         since = now if self._measured_since is None else self._measured_since
         span_s, calls, old = now - since, sum(at >= since for at in self._begun), self.per_s

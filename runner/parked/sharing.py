@@ -165,6 +165,8 @@ class Sharing:
                 continue  # known from others: it is theirs to tell, until this process has probed it
             state = _state(model, gate, self._line.pace_to_keep(model), now)
             told = self._told.get(model)
+            if told is not None and told.pace_per_s is not None and state.pace_per_s is None:
+                state = state._replace(pace_per_s=0.0)  # what had cut it was a job's own, and was taken back
             if told is None and state.why is None and state.pace_per_s is None and not all_of_them:
                 continue
             if all_of_them or told is None or _differs(told, state):
@@ -257,4 +259,4 @@ def _differs(told: op.GateState, state: op.GateState) -> bool:
     if told.why != state.why or (state.why is not None and state.closed_for_s > told.closed_for_s):
         return True
     old, new = told.pace_per_s, state.pace_per_s
-    return (old is None) != (new is None) or (old is not None and new is not None and abs(new / old - 1) > 0.05)
+    return bool(old) != bool(new) or bool(old and new and abs(new / old - 1) > 0.05)

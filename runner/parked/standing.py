@@ -31,8 +31,8 @@ class InLine:
     came_with: int = 0  # strikes
     calls: int = 0  # in this run
     fails: int = 0  # in this run, refusals not counted
-    refusals: int = 0
-    refused_n: int | None = None
+    refusals: int = 0  # for a quota, while others were answered
+    refused_n: int | None = None  # number of its last refusal
     failed_n: int = -1  # number of its last failure
     begun_n: int = -1  # number of its last start
     begun_at: float = 0.0

@@ -242,17 +242,19 @@ class Dispatcher:
         if one.why is None:
             _log.info("gate_reopened", extra=fields(model=model))
         elif one.pauses_in_s is None:
-            _log.warning("gate_closed", extra=fields(model=model, why=str(one.why), for_s=length_s))
+            pace = None if one.per_s is None else per_minute(one.per_s)
+            _log.warning(
+                "gate_closed", extra=fields(model=model, why=str(one.why), for_s=length_s, calls_per_minute=pace)
+            )
         else:
             until = iso_text(self._on.clock.time() + one.pauses_in_s)
             _log.warning("gate_closed", extra=fields(model=model, why=str(one.why), tries_in_s=length_s, until=until))
 
     def _say_pace(self, one: PaceKept) -> None:
         learnt_at = self._on.clock.time() - (self._on.clock.monotonic() - one.learnt_at)
-        per_minute = round(60 * one.per_s, 1)
         _log.info(
             "begins_at_pace",
-            extra=fields(model=one.model, calls_per_minute=per_minute, learnt_at=iso_text(learnt_at)),
+            extra=fields(model=one.model, calls_per_minute=per_minute(one.per_s), learnt_at=iso_text(learnt_at)),
         )
 
     def _say_pause(self, one: Pause | TriesAgain | Resumed) -> None:
@@ -293,3 +295,7 @@ async def _set(event: asyncio.Event) -> None:
 
 async def _slept(clock: Clock, wait_s: float) -> None:
     await clock.asleep(wait_s)
+
+
+def per_minute(per_s: float) -> float:
+    return round(60 * per_s, 1)

@@ -101,6 +101,24 @@ def test_one_closing_cuts_the_pace_once(calls):
     assert calls.gate.pace.per_s == pace
 
 
+def test_the_first_call_of_a_run_being_refused_tells_nothing_of_the_pace(calls):
+    calls.refuse(now=0.0, delay_s=30.0)
+
+    assert calls.gate.pace.per_s is None
+
+
+def test_a_refusal_before_any_other_call_has_begun_again_tells_nothing_of_the_pace(calls):
+    for at in range(30):
+        calls.succeed(now=float(at))
+    calls.refuse(now=30.0, delay_s=2.0)
+    learnt = calls.gate.pace.per_s
+
+    for again in range(20):
+        calls.refuse(now=40.0 + 10 * again, delay_s=2.0)
+
+    assert calls.gate.pace.per_s == learnt
+
+
 def test_a_pace_grows_again_while_nothing_is_refused():
     pace = Pace(1.0)
     waits = [pace.wait_s(float(second)) for second in range(600)]

@@ -12,6 +12,7 @@ import parked
 from parked.job import State
 from parked.policy import Policy
 from parked.simulator import replies as reply
+from parked.summary import summarise
 
 pytestmark = pytest.mark.slow
 
@@ -122,3 +123,26 @@ def test_the_log_says_lengths_as_people_do(run, simulator, caplog):
 
     (closed,) = [record.parked_fields for record in caplog.records if record.getMessage() == "gate_closed"]
     assert closed["for_s"] == round(closed["for_s"], 1)
+
+
+def test_a_job_that_is_too_large_for_its_quota_leaves_no_pace_for_the_next_run(run, fast, simulator):
+    clock, ledger = fast
+
+    def answer(request):
+        return reply.rate_limited(retry_delay_s=5) if request.text == "50?" else reply.text("42")
+
+    simulator.answers(answer)
+
+    assert run(400) == {State.SUCCEEDED: 399, State.PARKED: 1}
+
+    with ledger.ask() as reader:
+        assert summarise(reader, where=ledger.where, now=clock.time()).paces == ()
+
+
+def test_the_log_says_the_pace_that_a_refusal_has_set(run, simulator, caplog):
+    simulator.will_answer(*(reply.text("42") for _ in range(10)), reply.rate_limited(retry_delay_s=2))
+
+    run(20, concurrency=1)
+
+    (closed,) = [record.parked_fields for record in caplog.records if record.getMessage() == "gate_closed"]
+    assert 0 < closed["calls_per_minute"] < 10 / 2 * 60

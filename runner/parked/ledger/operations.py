@@ -521,7 +521,7 @@ class GateState(NamedTuple):
     why: str | None  # None: open
     closed_for_s: float = 0.0  # in an outage: until the next probe
     probe_interval_s: float = 0.0
-    pace_per_s: float | None = None  # None: not known; what the row has is kept
+    pace_per_s: float | None = None  # None: not known, and what the row has is kept; 0: none is needed
     pace_learnt_s: float | None = None  # how long ago a refusal last set it; None: nobody knows
     outage_for_s: float | None = None  # since its first closing
     success_began_s: float | None = None  # how long ago the last successful call began
