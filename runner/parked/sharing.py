@@ -53,7 +53,7 @@ class Sharing:
             in_hand,
         )
         self._task: asyncio.Task[None] | None = None
-        self._told: dict[str, op.GateState] = {}
+        self._told: dict[str, tuple[op.GateState, float]] = {}  # by model; when, by the clock of the run
         self._seen: dict[str, float] = {}  # when a row was written that is known here, by the ledger's clock
         self._moved = asyncio.Event()
         self._noted: set[str] = set()  # models for which the ledger was seen to note an outage
@@ -124,14 +124,16 @@ class Sharing:
             with suppress(ParkedError):
                 if self._moved.is_set():
                     self._moved.clear()
+                    await self._tell()
                 else:
                     # Read before told: what another has reopened must not be closed again by what was true before.
                     self._heed(await self._channel.record(op.Consult()))
-                await self._tell()
+                    await self._tell(lasting=True)
             self._wake()
 
-    async def _tell(self) -> None:
-        states = self._states()
+    async def _tell(self, *, lasting: bool = False) -> None:
+        """Tell what has changed; with `lasting` also that a gate is still closed, and until when by now."""
+        states = self._states(lasting=lasting)
         if not states:
             return
         consulted: op.Consulted = await self._channel.record(op.Consult(states))
@@ -156,7 +158,7 @@ class Sharing:
             self._allowed.add(model)
         self._wake()
 
-    def _states(self, *, all_of_them: bool = False) -> tuple[op.GateState, ...]:
+    def _states(self, *, all_of_them: bool = False, lasting: bool = False) -> tuple[op.GateState, ...]:
         """How the gates stand here, of those that have changed."""
         now = self._on.clock.monotonic()
         changed = []
@@ -164,13 +166,13 @@ class Sharing:
             if model in self._closed_elsewhere and gate.why is Why.OUTAGE:
                 continue  # known from others: it is theirs to tell, until this process has probed it
             state = _state(model, gate, self._line.pace_to_keep(model), now)
-            told = self._told.get(model)
+            told, told_at = self._told.get(model, (None, now))
             if told is not None and told.pace_per_s is not None and state.pace_per_s is None:
                 state = state._replace(pace_per_s=0.0)  # what had cut it was a job's own, and was taken back
             if told is None and state.why is None and state.pace_per_s is None and not all_of_them:
                 continue
-            if all_of_them or told is None or _differs(told, state):
-                self._told[model] = state
+            if all_of_them or told is None or _differs(told, state, passed_s=now - told_at if lasting else 0.0):
+                self._told[model] = (state, now)
                 changed.append(state)
         return tuple(changed)
 
@@ -254,9 +256,9 @@ def _state(model: str, gate: Gate, pace: Pace, now: float) -> op.GateState:
     )
 
 
-def _differs(told: op.GateState, state: op.GateState) -> bool:
-    """Whether a change is worth a write."""
-    if told.why != state.why or (state.why is not None and state.closed_for_s > told.closed_for_s):
+def _differs(told: op.GateState, state: op.GateState, *, passed_s: float) -> bool:
+    """Whether a change is worth a write. By `passed_s` a gate that was told to be closed is to open sooner now."""
+    if told.why != state.why or (state.why is not None and state.closed_for_s > told.closed_for_s - passed_s + SAME_S):
         return True
     old, new = told.pace_per_s, state.pace_per_s
     return bool(old) != bool(new) or bool(old and new and abs(new / old - 1) > 0.05)

@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 
 import parked
+from parked import sharing
 from parked.job import State
 from parked.policy import Policy
 from parked.simulator import replies as reply
@@ -123,6 +124,26 @@ def test_the_log_says_lengths_as_people_do(run, simulator, caplog):
 
     (closed,) = [record.parked_fields for record in caplog.records if record.getMessage() == "gate_closed"]
     assert closed["for_s"] == round(closed["for_s"], 1)
+
+
+def test_an_outage_stands_in_the_ledger_for_as_long_as_it_lasts(run, fast, simulator, monkeypatch):
+    monkeypatch.setattr(sharing, "SHARE_S", sharing.SHARE_S / FASTER)
+    clock, ledger = fast
+    noted = []
+
+    def overloaded(request):
+        with ledger.ask() as reader:
+            now = clock.time()
+            noted.append((clock.monotonic(), [gate.until - now for gate in summarise(reader, where="", now=now).gates]))
+        return reply.overloaded()
+
+    simulator.answers(overloaded)
+
+    run(20, max_outage_s=400.0)
+
+    late = [untils for at, untils in noted if at > 120]
+    assert len(late) > 10
+    assert all(len(untils) == 1 and untils[0] > -2 * 15 for untils in late)
 
 
 def test_a_job_that_is_too_large_for_its_quota_leaves_no_pace_for_the_next_run(run, fast, simulator):
