@@ -291,6 +291,17 @@ def scenarios() -> list[Scenario]:
             },
             clean="clean, 64 workers",
         ),
+        Scenario(
+            "three jobs larger than their quota",
+            [Night(for_all({"when": of(100, 102), "reply": {"rate_limited": {"retry_delay_s": 40}}}), prompts(400))],
+            lambda seen, _: {
+                "the others answered within 4 delays": seen.answered() == 397 and seen.ends()[-1] <= 4 * 40 + 60,
+                "the 3 parked": seen.parked() == 3,
+            },
+            workers=8,
+            speeds="0:10",
+            ideal_s=400 * ANSWER_S / 8,
+        ),
         outage(),
         Scenario(
             "half of all calls 503 for half an hour, 4,000 jobs",

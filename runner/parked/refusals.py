@@ -29,7 +29,7 @@ class Refusals:
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        self._last_new_n = -1  # number of the last refusal of a job that had met none
+        self._last_new_n = -1  # number of the refusal with which a job that had met none has closed the gate last
         self._own: dict[int, int] = {}  # refusals of their own by job
         self._cuts: deque[_Cut] = deque(maxlen=CUTS)
 
@@ -49,7 +49,7 @@ class Refusals:
         gate.refused(now, started_n=started_n, n=n, delay_s=delay_s)
         if gate.pace.cut_n == n:
             self._cuts.append(_Cut(n, job, pace))
-        if before_n is None:
+        if before_n is None and started_n > self._last_new_n:  # else it was under way when the gate closed
             self._last_new_n = n
         return False
 
