@@ -427,6 +427,9 @@ class Schedule:
             if self._ledger is not None:  # a task may still be in it, and must not be waited for
                 threading.Thread(target=self._ledger.close, name="parked-leave", daemon=True).start()
             self._ledger = found
+            if self._context.stopping.is_set():  # `_leave` may have looked before, and found none to close
+                found.close()
+                raise LedgerUnavailable("this sidecar is ending")
             return found
 
     def _leave(self, patience_s: float) -> None:

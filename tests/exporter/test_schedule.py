@@ -598,6 +598,31 @@ def test_a_task_that_hangs_is_reported_and_stops_neither_the_others_nor_the_end(
     assert [record["task"] for record in events("task_still_running")] == ["hangs"]
 
 
+def test_a_task_that_is_still_opening_the_ledger_at_the_end_leaves_no_owner_behind(url, ledger, start, events):
+    opening, go_on = threading.Event(), threading.Event()
+    opened: Signals = queue.Queue()
+
+    def open_slowly():
+        opening.set()
+        go_on.wait(PATIENCE_S)
+        found = open_ledger(url, create=False, role="sidecar")
+        opened.put((found, threading.current_thread()))
+        return found
+
+    running = start(open_slowly, Task("works", lambda *_: None, every_s=3600))
+    assert opening.wait(PATIENCE_S)
+    running.stop(patience_s=PATIENCE_S)
+    go_on.set()
+    found, thread = opened.get(timeout=PATIENCE_S)
+    thread.join(PATIENCE_S)
+
+    with ledger.ask() as reader:
+        assert not [owner for owner in reader.owners() if owner.facts.role == "sidecar"]
+    with pytest.raises(LedgerUnavailable, match="closed"):
+        found.record(op.SetMark("seen", 1.0))
+    assert running.failures == {"works": 0}
+
+
 def test_a_ledger_that_is_away_is_a_failure_and_not_writable(start):
     tries: Signals = queue.Queue()
 

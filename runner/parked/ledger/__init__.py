@@ -170,7 +170,7 @@ class Ledger:
         self._role = role
         self._run: Run | None = None  # that this process has entered
         self._pulse = Pulse(monotonic=monotonic)
-        self._registering = threading.Lock()
+        self._registering = threading.RLock()  # reentrant: a signal's handler may close what its thread registers with
         self._writer = Writer(
             database.store,
             pulse=self._pulse,
@@ -329,10 +329,11 @@ class Ledger:
         if self not in _open:
             return
         _open.discard(self)
-        if self._pulse.owner_id is not None:
-            self._writer.submit(Leave(self._pulse.owner_id))
-            self._pulse.owner_id = None
-        self._writer.close()
+        with self._registering:  # who registers just now leaves as well, and nobody does so between leaving and the end
+            if self._pulse.owner_id is not None:
+                self._writer.submit(Leave(self._pulse.owner_id))
+                self._pulse.owner_id = None
+            self._writer.close()
 
     def __enter__(self) -> Self:
         return self
@@ -353,7 +354,7 @@ class Ledger:
         self._registering.release()
 
     def _after_fork_in_child(self) -> None:
-        self._registering = threading.Lock()
+        self._registering = threading.RLock()
         self._pulse.forget()
         self._run = None
         self._writer.after_fork_in_child()

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from parked import owners
-from parked.errors import OwnerLost
+from parked.errors import LedgerUnavailable, OwnerLost
 from parked.job import State
 from parked.ledger import open_ledger
 from parked.ledger import operations as op
 from parked.ledger.pulse import Pulse
 from parked.owners import Watch, dead_here
 
+PATIENCE_S = 20.0
 NO_SUCH_PID: dict[str, Any] = {"pid": 2**22 + 1}  # above the kernel's limit
 
 
@@ -203,6 +204,39 @@ def test_closing_a_ledger_leaves_as_an_owner(url):
 
     with open_ledger(url) as ledger, ledger.ask() as reader:
         assert [found.ended_at is not None for found in reader.owners() if found.id == owner] == [True]
+
+
+def test_who_is_still_registering_when_the_ledger_is_closed_leaves_as_well(url):
+    registering, go_on = threading.Event(), threading.Event()
+
+    def clock():
+        if threading.current_thread().name == "parked-ledger":
+            registering.set()
+            go_on.wait(PATIENCE_S)
+        return 1_800_000_000.0
+
+    found: list[int] = []
+    ledger = open_ledger(url, clock=clock)
+    registers = threading.Thread(target=lambda: found.append(ledger.owner_id))
+    closes = threading.Thread(target=ledger.close)
+
+    registers.start()
+    assert registering.wait(PATIENCE_S)
+    closes.start()
+    go_on.set()
+    for thread in (registers, closes):
+        thread.join(PATIENCE_S)
+
+    with open_ledger(url) as ledger, ledger.ask() as reader:
+        assert [owner.ended_at for owner in reader.owners() if owner.id == found[0]] == [1_800_000_000.0]
+
+
+def test_nobody_registers_in_a_ledger_that_is_closed(url):
+    with open_ledger(url) as ledger:
+        pass
+
+    with pytest.raises(LedgerUnavailable, match="closed"):
+        assert ledger.owner_id
 
 
 def test_the_first_beat_of_an_owner_is_due_at_once_and_then_one_every_five_seconds():
