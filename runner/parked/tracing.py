@@ -7,10 +7,11 @@ import os
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from opentelemetry import trace
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 # A collector that is down may not keep a command from its end for the 10 s of each of its tries. One that takes 250 ms
 # for a batch is done with a full queue in two.
 END_PATIENCE_S: Final = 5.0
-NOISY: Final = ("opentelemetry.exporter", "opentelemetry.sdk")
+ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 
 _log = logging.getLogger("parked.telemetry")
 
@@ -45,7 +47,7 @@ def set_up(service_name: str) -> Callable[[], None]:
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider
 
-    from parked.span_batches import BATCH_SPANS, CONTENT_BATCH_SPANS, SpanBatches
+    from parked.span_batches import BATCH_SPANS, CONTENT_BATCH_SPANS, EXPORTERS, SpanBatches
     from parked.telemetry import content_wanted
 
     own = {"service.name": service_name, "service.version": __version__, "service.instance.id": str(uuid.uuid4())}
@@ -54,13 +56,15 @@ def set_up(service_name: str) -> Callable[[], None]:
     # Who ends the provider decides how long that may take; at the exit nobody would.
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     batch_spans = CONTENT_BATCH_SPANS if content_wanted() else BATCH_SPANS
-    batches = SpanBatches(_exporter(exporter_name), os.environ, batch_spans=batch_spans)
+    collector = _collector() if exporter_name == "otlp" else ""
+    batches = SpanBatches(_exporter(exporter_name), os.environ, batch_spans=batch_spans, collector=collector)
     provider.add_span_processor(batches)
     trace.set_tracer_provider(provider)
     if not _log.isEnabledFor(logging.DEBUG):
         # From here on they would tell of each batch that fails, and of each try; `SpanBatches` says once what is lost.
-        for name in NOISY:
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+        logging.getLogger("opentelemetry.sdk").setLevel(logging.CRITICAL)
+        logging.getLogger(EXPORTERS).propagate = False
+        logging.getLogger(EXPORTERS).addHandler(logging.NullHandler())  # without any, warnings go to standard error
     return lambda: shut_down(provider, batches)
 
 
@@ -101,9 +105,21 @@ def tracing(service_name: str) -> Iterator[None]:
 
 def _exporter_asked_for() -> str | None:
     env = os.environ
-    endpoint = env.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or env.get("OTEL_EXPORTER_OTLP_ENDPOINT")
-    name = env.get("OTEL_TRACES_EXPORTER", "otlp" if endpoint else "none").strip().lower()
+    name = env.get("OTEL_TRACES_EXPORTER", "otlp" if _first_of(ENDPOINTS) else "none").strip().lower()
     return None if name == "none" or env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" else name
+
+
+def _first_of(variables: Sequence[str]) -> str | None:
+    return next((value for name in variables if (value := os.environ.get(name))), None)
+
+
+def _collector() -> str:
+    """The host and port that spans go to; never a user, path or query, which may hold a token."""
+    endpoint = _first_of(ENDPOINTS) or ("localhost:4317" if _first_of(PROTOCOLS) == "grpc" else "localhost:4318")
+    try:
+        return urlsplit(endpoint if "//" in endpoint else f"//{endpoint}").netloc.rpartition("@")[2]
+    except ValueError:  # said by the exporter
+        return ""
 
 
 def _exporter(name: str) -> Any:
@@ -113,8 +129,7 @@ def _exporter(name: str) -> Any:
         return ConsoleSpanExporter(out=sys.stderr)  # standard output is for data
     if name != "otlp":
         raise SettingsError(f"OTEL_TRACES_EXPORTER must be otlp, console or none, got {name!r}")
-    protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
-    if protocol == "grpc":
+    if _first_of(PROTOCOLS) == "grpc":
         try:
             grpc = import_module("opentelemetry.exporter.otlp.proto.grpc.trace_exporter")
         except ImportError:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import re
+import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
+from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -14,6 +17,7 @@ import pytest
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from parked import tracing
@@ -150,7 +154,74 @@ def test_spans_that_are_refused_at_the_end_are_said_with_the_reason(collector, s
     batches.tell()
 
     assert said() == [("spans_lost", [3, 3])]
-    assert 'why="the collector doesn\'t take them"' in caplog.text
+    assert 'why="the collector doesn\'t take them: HTTP 400"' in caplog.text
+
+
+@pytest.fixture
+def lost_at(caplog, monkeypatch):
+    """Returns a function that gives what is said of spans which a command sends to a host."""
+    caplog.set_level(logging.WARNING)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=s3cret")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "2")  # for all tries of a request
+    providers: list[TracerProvider] = []
+    monkeypatch.setattr("opentelemetry.trace.set_tracer_provider", providers.append)
+
+    def lost_at(host):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"http://user:s3cret@{host}/v1/s3cret?key=s3cret")
+        with tracing.tracing("parked"):
+            end_spans(providers[0], 3)
+        return [record.getMessage() for record in caplog.records if record.name == "parked.telemetry"]
+
+    return lost_at
+
+
+def test_a_collector_that_is_not_there_is_said_with_its_address_and_what_was_met(lost_at):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        host = f"127.0.0.1:{taken.getsockname()[1]}"
+
+    assert lost_at(host) == [
+        f'spans_lost spans=3 of=3 why="the collector at {host} doesn\'t take them: Connection refused"'
+    ]
+
+
+def test_a_collector_that_refuses_spans_is_said_with_its_address_and_the_status(collector, lost_at):
+    collector.status = 401
+    host = collector.url.split("/")[2]
+
+    assert lost_at(host) == [f'spans_lost spans=3 of=3 why="the collector at {host} doesn\'t take them: HTTP 401"']
+
+
+class Rpc(Enum):  # as grpc has it
+    UNAVAILABLE = (14, "unavailable")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ends"),
+    [
+        ((ssl.SSLCertVerificationError(1, "quotes its subject"), 1.0), "take them: SSLCertVerificationError"),
+        ((socket.gaierror(-2, "Name or service not known"), 1.0), "take them: Name or service not known"),
+        ((TimeoutError("quotes the URL"), 1.0), "take them: TimeoutError"),
+        ((Rpc.UNAVAILABLE, 1.0), "take them: UNAVAILABLE"),
+        (("Service Unavailable", 1.0), "take them: HTTP 503"),
+        (("Whatever a server says", 1.0), "take them"),
+        (("unknown", None), "take them"),
+    ],
+)
+def test_what_an_exporter_met_is_said_without_texts_of_servers_and_urls(arguments, ends, caplog):
+    class Failing(SpanExporter):
+        def export(self, spans):
+            logging.getLogger("opentelemetry.exporter.otlp").warning("Transient error %s, retrying in %s", *arguments)
+            return SpanExportResult.FAILURE
+
+    batches = SpanBatches(Failing(), {}, collector="otlp.example:4317")
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(batches)
+
+    end_spans(provider, 1)
+    provider.shutdown()
+    batches.tell()
+
+    assert caplog.messages[-1].endswith(f'why="the collector at otlp.example:4317 doesn\'t {ends}"')
 
 
 def test_spans_for_which_there_is_no_room_are_counted_and_said_once_when_it_begins_and_once_at_the_end(collector, said):
