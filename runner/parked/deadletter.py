@@ -85,6 +85,8 @@ def run_with_dead_letter(
     on = _article(_ledger(None), call_model, max_attempts=max_attempts)
     hold = _taken_on(on, job)
     SyncDriver(on).drive(hold, on.trace(hold))
+    if hold.row.state is State.PARKED:
+        on.say_parked(job_id, hold.row.error_class)
     if hold.row.state not in ANSWERED:
         return None
     return on.returned if hold.verdict is not None and hold.verdict.ok else on.answer(hold)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 from abc import ABC, abstractmethod
@@ -195,6 +196,11 @@ class Running:
                     _log.warning("late_answer_lost job=%d", job_id)
 
         return keep
+
+    def say_parked(self, job_id: str, error_class: str | None) -> None:
+        """Log it, for whoever gets no outcome that says so. `run_many` would fill a log with what its caller has."""
+        what = map(json.dumps, (job_id, self.pipeline, error_class))
+        _log.warning("job_parked job=%s pipeline=%s error_class=%s", *what)
 
     def outcome(self, hold: Hold) -> Outcome:
         """How a job stands, for whoever handed it in."""

@@ -20,7 +20,7 @@ from parked.arguments import check_function
 from parked.calls import too_late
 from parked.errors import LedgerUnavailable, NotAnswered, SettingsError
 from parked.gemini import CALLER, answer_of, destination_of
-from parked.job import ANSWERED, Job, Outcome, check_name
+from parked.job import ANSWERED, Job, Outcome, State, check_name
 from parked.judge import HttpAnswer
 from parked.ledger import Ledger
 from parked.ledger.shared import shared_ledger
@@ -207,6 +207,8 @@ class _Book:
         if was_known or exchange.last is None:
             on = self._on
             raise NotAnswered(on.pipeline, on.batch, job.job_id, outcome.state, outcome.error_class)
+        if outcome.state is State.PARKED:
+            self._on.say_parked(job.job_id, outcome.error_class)
         if not exchange.last:
             raise too_late(self._on.policy.attempt_timeout_s)
         return exchange.came()

@@ -122,6 +122,13 @@ def test_any_other_exception_parks_the_job_instead_of_escaping(path, error):
     assert len(rows(path)) == 1
 
 
+def test_a_job_that_is_parked_is_a_line_in_the_log_and_an_answered_one_none(path, caplog):
+    parked.run_with_dead_letter("a-1", {"prompt": "SECRET"}, "m", always(ApiError(400, "SECRET")))
+    parked.run_with_dead_letter("a-2", {"prompt": "SECRET"}, "m", Model())
+
+    assert caplog.messages == ['job_parked job="a-1" pipeline="default" error_class="permanent:400"']
+
+
 def test_a_job_that_has_succeeded_is_called_again(path):
     model = Model()
 

@@ -31,6 +31,7 @@ from parked.ledger.codec import decode
 from parked.ledger.operations import SetMark
 from parked.ledger.store import Filters
 from parked.ledger.vault import Vault
+from parked.logs import split_message
 from parked.policy import Policy
 from parked.running import Running
 from parked.simulator import replies as reply
@@ -562,6 +563,40 @@ def test_no_prompt_or_answer_gets_into_spans_and_logs(client, ledger, simulator,
     assert len(told) == 4
     assert "gcp.gemini" in "".join(told)
     assert "SECRET" not in "".join(told) + caplog.text
+
+
+# --- what is said -------------------------------------------------------------------------------------------------
+
+
+def parked_as_logged(caplog):
+    events = (split_message(record.getMessage()) for record in caplog.records if record.levelno == logging.WARNING)
+    return [told for event, told in events if event == "job_parked"]
+
+
+def test_a_job_that_is_parked_is_a_line_in_the_log_once_and_an_answered_one_none(
+    ask, client, ledger, simulator, caplog
+):
+    simulator.will_answer(reply.blocked_prompt(), reply.text("42"), reply.rate_limited(0), reply.text("42"))
+    own = partial(parked.wrap, client, ledger=ledger, job_id=lambda contents, **_: contents)
+    once, twice = own(pipeline="captions", policy=AT_ONCE), own(policy=Policy(max_attempts=2))
+
+    ask(once, model=MODEL, contents="a 1")
+    ask(once, model=MODEL, contents="a 2")
+    ask(twice, model=MODEL, contents="a 3")
+    with pytest.raises(NotAnswered):
+        ask(once, model=MODEL, contents="a 1")
+
+    expected = {"job": "a 1", "pipeline": "captions", "error_class": "permanent:prompt_blocked"}
+    assert parked_as_logged(caplog) == [expected]
+
+
+def test_a_job_that_is_parked_for_an_exception_is_a_line_in_the_log_too(ask, client, ledger, simulator, caplog):
+    simulator.will_answer(reply.invalid_request())
+
+    with pytest.raises(errors.ClientError):
+        ask(parked.wrap(client, ledger=ledger, job_id=lambda **_: "a-1"), model=MODEL, contents="Describe the sea.")
+
+    assert parked_as_logged(caplog) == [{"job": "a-1", "pipeline": "default", "error_class": "permanent:400"}]
 
 
 # --- what is refused ----------------------------------------------------------------------------------------------
