@@ -15,6 +15,7 @@ from pages import DOCS, diffs, side
 from parked.job import State
 from parked.ledger import open_ledger
 from parked.simulator import Simulator
+from parked.simulator import replies as reply
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +53,7 @@ def states(tmp_path) -> dict[State, int]:
 def test_every_script_of_the_page_is_run_by_a_test():
     in_a_worker = {"Celery"}  # tests/runner/test_celery.py
 
-    assert {*SCRIPTS} == {*THREE_CALLS, "The article's functions", *in_a_worker}
+    assert {*SCRIPTS} == {*THREE_CALLS, "Loops", "The article's functions", *in_a_worker}
     assert PAGE.count("```diff") == len(SCRIPTS)
     assert re.findall(r"^```(?!diff)(\w+)", PAGE, re.MULTILINE) == ["python"]
 
@@ -84,6 +85,27 @@ def test_a_script_prints_with_parked_what_it_printed_before_and_its_calls_are_jo
     assert len(api.requests) == 6
     assert states(tmp_path) == {State.SUCCEEDED: 3}
     assert len(re.findall(r"^\+", diff, re.MULTILINE)) <= 3
+
+
+def test_a_loop_that_passes_over_a_failure_asks_the_others_and_its_job_is_parked(run, api, tmp_path):
+    before, after = side(SCRIPTS["Loops"], "-"), side(SCRIPTS["Loops"], "+")
+    answered = run(before)
+
+    api.will_answer(reply.text("all of it"), reply.invalid_request())
+    printed = run(after)
+
+    assert printed == ["sea all of it", answered[2]]
+    assert states(tmp_path) == {State.SUCCEEDED: 2, State.PARKED: 1}
+    assert side(SCRIPTS["Calls of generate_content"], "-") == before
+
+
+def test_a_loop_that_passes_over_failures_ends_where_the_ledger_is_away(run, api, tmp_path):
+    (tmp_path / "parked.db").write_text("no ledger")
+
+    with pytest.raises(AssertionError, match="LedgerUnavailable"):
+        run(side(SCRIPTS["Loops"], "+"))
+
+    assert api.requests == []
 
 
 def test_ids_of_one_s_own_spare_the_calls_of_a_second_run(run, api):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +23,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
+from pages import DOCS
 from parked import tracing
 from parked.errors import SettingsError
 from parked.span_batches import SpanBatches
@@ -286,3 +290,22 @@ def test_a_smaller_queue_alone_is_one_that_works(collector):
     provider.shutdown()
 
     assert collector.spans == 50
+
+
+@pytest.mark.slow
+def test_a_program_of_one_s_own_sends_its_spans_by_the_lines_of_the_page_and_none_without_them(collector, tmp_path):
+    page = (DOCS / "operating.md").read_text("utf-8").partition("### Traces of your own program")[2]
+    (lines,) = re.findall(r"^```python\n(.*?)^```", page.partition("\n### ")[0], re.MULTILINE | re.DOTALL)
+    program = (
+        "import parked\n"
+        "runner = parked.Runner(parked.open_ledger(), lambda payload, model: 'hello')\n"
+        "assert runner.run(parked.Job('a-1', model='m', payload={})).state == 'succeeded'\n"
+    )
+    env = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url.removesuffix("/v1/traces")}
+    received = []
+
+    for script in (program, lines + program.replace("a-1", "a-2")):
+        subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=env, check=True, timeout=PATIENCE_S)
+        received.append(collector.spans)
+
+    assert received == [0, 2]
