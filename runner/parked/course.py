@@ -101,7 +101,8 @@ class Hold:
 
         Between two attempts it names the one before: another course that has started the job since keeps it.
         """
-        return op.Release(self.row.id, self.owner_id, attempt=self.row.calls if self.attempt is None else self.attempt)
+        attempt = self.row.calls if self.attempt is None else self.attempt
+        return op.Release(self.row.id, self.owner_id, attempt, called=self.called)
 
     def let_go(self) -> None:
         """The job was handed back: its row says so."""

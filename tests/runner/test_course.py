@@ -156,10 +156,16 @@ def test_a_job_that_was_never_started_is_left_as_it_is(hold):
     assert finished(steps, LetGo()).row == PENDING
 
 
+def test_a_claim_that_is_handed_back_before_its_call_says_so(hold):
+    hold.attempt, hold.row = 3, running()
+
+    assert hold.release() == op.Release(1, ME, attempt=3, called=False)
+
+
 def test_a_hold_knows_what_to_hand_back_wherever_its_course_is_ended(hold):
     steps = course(hold, rules())
     next(steps)
-    assert hold.release() == op.Release(1, ME, attempt=0)
+    assert hold.release() == op.Release(1, ME, attempt=0, called=False)
 
     steps.send(None)
     steps.send(op.Started(running(), 3))

@@ -225,6 +225,8 @@ def released(row: JobRow, op: Release, attempt: AttemptState | None, *, trigger:
     if attempt is not None:
         interrupted = op.closing is None
         closed, moves = _close(row, attempt.number, op.closing or INTERRUPTED, attempt, interrupted=interrupted)
+    if not op.called:
+        moves = ()
     if not _holds(row, op.owner_id) or op.attempt not in (None, row.calls):
         return Change(row, row, moves, closed=closed)
     strikes = row.strikes if op.strikes is None else op.strikes

@@ -280,6 +280,7 @@ class Release(NamedTuple):
     to_the_back: bool = False
     unsure: bool = False  # whether it was started: if the owner doesn't hold it in this attempt, nothing is done
     strikes: int | None = None
+    called: bool = True  # whether the attempt came to be a call; else it counts as none
 
 
 class Orphan(NamedTuple):

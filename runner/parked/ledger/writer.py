@@ -466,7 +466,7 @@ class Writer:
         for result in results:
             for job, attempt in starts(result):
                 assert job.owner_id is not None
-                ticket = Ticket(op.Release(job.id, job.owner_id, attempt, unsure=True))
+                ticket = Ticket(op.Release(job.id, job.owner_id, attempt, unsure=True, called=False))
                 self._outcomes[ticket] = None
                 self._refuse(ticket, LedgerUnavailable("it isn't known whether the job was started"))
 
@@ -529,7 +529,11 @@ class Writer:
 
 def _hand_backs(ticket: Ticket) -> list[Ticket]:
     """What takes back the jobs that an operation has started."""
-    return [Ticket(op.Release(job.id, job.owner_id, attempt)) for job, attempt in starts(ticket.result) if job.owner_id]
+    return [
+        Ticket(op.Release(job.id, job.owner_id, attempt, called=False))
+        for job, attempt in starts(ticket.result)
+        if job.owner_id
+    ]
 
 
 def subject(operation: Operation) -> Hashable:

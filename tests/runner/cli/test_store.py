@@ -10,6 +10,7 @@ from parked.gemini import CALLER as GEMINI
 from parked.ledger import open_ledger
 from parked.ledger import operations as op
 from parked.ledger.codec import encode, identity
+from parked.ledger.counters import Metric
 from parked.ledger.vault import Vault, key_id
 from parked.simulator import replies as reply
 
@@ -93,7 +94,7 @@ def test_a_worker_without_the_key_starts_nothing(parked, keep, jobs, api):
 
 
 def test_a_worker_ends_as_it_would_not_have_begun_once_such_a_job_comes_and_lets_its_calls_end(
-    parked, keep, jobs, api, hand_over
+    parked, keep, jobs, api, hand_over, url
 ):
     keep("encrypted", KEY)
     parked("submit", jobs("first"))
@@ -107,6 +108,8 @@ def test_a_worker_ends_as_it_would_not_have_begun_once_such_a_job_comes_and_lets
     assert worked.err.endswith(f"parked: a pending job in {ledger}: payload {missing}\n")
     assert json.loads(parked("show", "job-0", "--json").out)["job"]["state"] == "succeeded"
     assert json.loads(parked("show", "other", "--json").out)["job"]["state"] == "pending"
+    with open_ledger(url) as opened, opened.ask() as reader:  # it was claimed and handed back, which is no call
+        assert {counter.b: counter.value for counter in reader.counters(Metric.ATTEMPTS)} == {"ok": 1}
 
 
 def test_a_run_without_the_key_runs_its_file_and_leaves_what_it_can_not_read(parked, keep, jobs, api):

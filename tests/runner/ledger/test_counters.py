@@ -121,6 +121,21 @@ def test_an_interrupted_attempt_counts_once_and_its_late_answer_adds_its_tokens(
     assert desk.counted("tokens") == {("input", "ok"): 10, ("output", "ok"): 20}
 
 
+def test_an_attempt_that_is_handed_back_before_its_call_is_in_the_history_and_counts_as_none(desk):
+    owner = desk.owner()
+    row = desk.running(owner)
+
+    released = desk.release(row, owner, attempt=1, called=False)
+    again = desk.replaying(owner)
+    desk.release(again, owner, attempt=again.calls, called=False)
+
+    assert released.state is State.PENDING
+    assert [attempt.interrupted for attempt in desk.attempts(row)] == [True]
+    assert desk.counted("attempts") == {("retryable", "overloaded"): 1}  # with which the other was parked
+    assert desk.counted("jobs_replayed") == {("exhausted:503", "manual/released"): 1}
+    assert desk.imbalances() == []
+
+
 def test_a_counter_carries_the_sampled_trace_that_last_moved_it(desk, ledger):
     owner = desk.owner()
     row = desk.running(owner)
