@@ -22,7 +22,7 @@ from parked.ledger.counters import Metric, Move
 from parked.ledger.labels import Labels
 from parked.ledger.moves import AttemptState, Change
 from parked.ledger.operations import JobRow, Lane
-from parked.ledger.turns import next_turns
+from parked.ledger.turns import next_shares, next_turns
 from parked.ledger.vault import is_same
 
 SET_BY_THE_LATEST: Final = frozenset({Metric.LAST_ACCEPTED, Metric.LAST_SUCCESS, Metric.LAST_PARKED})
@@ -320,8 +320,36 @@ class Books(ABC):
     def _heads_of(self, lanes: Sequence[Lane], row: op.Claim) -> tuple[list[JobRow], list[Lane], bool]:
         waiting = [lane for lane in lanes if row.pipeline in (None, lane.pipeline)]
         meant = [lane for lane in waiting if is_meant(lane, row)]
-        heads = self.heads(meant, row.limit, far_end=row.far_end) if meant else []
-        return heads, [lane for lane in waiting if lane not in meant], bool(meant)
+        return self._first_of(meant, row), [lane for lane in waiting if not is_meant(lane, row)], bool(meant)
+
+    def _first_of(self, lanes: Sequence[Lane], row: op.Claim) -> list[JobRow]:
+        """Of each pipeline as many as may have their turn: all that is looked at is locked, so that others pass it by.
+
+        Where some had fewer than their share, because others are just taking them or it is known from a moment ago that
+        they wait, twice as many are looked at, and so on.
+        """
+        found: dict[str, list[JobRow]] = {}
+        there: dict[str, int] = {}  # of pipelines that have no more
+        looked_at = Counter[str]()
+        most = row.limit
+        while True:
+            shares = _shares(lanes, row, most=most, there=there)
+            wanted = [
+                (lane, shares[lane.pipeline]) for lane in lanes if shares[lane.pipeline] > looked_at[lane.pipeline]
+            ]
+            if not wanted:
+                break
+            found |= {lane.pipeline: [] for lane, _ in wanted}
+            for job in self.heads(wanted, far_end=row.far_end):
+                found[job.pipeline].append(job)
+            for lane, share in wanted:
+                if len(found[lane.pipeline]) < share:
+                    there[lane.pipeline] = len(found[lane.pipeline])
+            looked_at |= shares
+            if sum(min(len(found[pipeline]), share) for pipeline, share in shares.items()) >= row.limit:
+                break
+            most *= 2
+        return [job for jobs in found.values() for job in jobs]
 
     def finish(self, rows: Sequence[op.Answer | op.Park]) -> list[JobRow | Exception]:
         def decide(row: op.Answer | op.Park, job: JobRow, attempt: AttemptState | None) -> Change:
@@ -653,8 +681,8 @@ class Books(ABC):
         """Those with a job whose time has come. A look-up each, however many jobs wait there."""
 
     @abstractmethod
-    def heads(self, lanes: Sequence[Lane], limit: int, *, far_end: bool) -> list[JobRow]:
-        """The first jobs of each lane whose time has come, at most `limit` of each, locked for this transaction.
+    def heads(self, wanted: Sequence[tuple[Lane, int]], *, far_end: bool) -> list[JobRow]:
+        """The first jobs of each lane whose time has come, at most so many, locked for this transaction.
 
         With `far_end` the last ones instead.
         """
@@ -778,6 +806,17 @@ def _is_same(job: JobRow, row: op.Accept | op.TakeOver) -> bool:
 
 def _is_known_so(job: JobRow, row: op.Accept) -> bool:
     return job.payload_hash == row.payload_hash or job.payload_hash in row.other_hashes
+
+
+def first_wanted(lanes: Sequence[Lane], row: op.Claim) -> list[tuple[Lane, int]]:
+    """Which jobs a claim looks at first, of the lanes that it is for."""
+    shares = _shares(lanes, row, most=row.limit, there={})
+    return [(lane, shares[lane.pipeline]) for lane in lanes if shares[lane.pipeline]]
+
+
+def _shares(lanes: Sequence[Lane], row: op.Claim, *, most: int, there: Mapping[str, int]) -> Counter[str]:
+    pipelines = (lane.pipeline for lane in lanes)
+    return next_shares(pipelines, limit=most, in_hand=dict(row.in_hand), after=row.after, there=there)
 
 
 def is_meant(lane: Lane, row: op.Claim) -> bool:

@@ -21,7 +21,7 @@ import psycopg
 from parked.errors import LedgerUnavailable, SettingsError
 from parked.job import State
 from parked.ledger import operations as op
-from parked.ledger.books import COUNTED, SET_BY_THE_LATEST, Books, is_meant
+from parked.ledger.books import COUNTED, SET_BY_THE_LATEST, Books, first_wanted, is_meant
 from parked.ledger.codec import ERASED, Body, TextKind
 from parked.ledger.migrations import Upgrade, Upgraded, apply, bring_up_to_date, migrations
 from parked.ledger.moves import ANOTHER_MODEL, AttemptState, Change
@@ -111,7 +111,7 @@ class PostgresStore(Books):
         self._pipeline = ExitStack()
         self._owners: dict[int, Asked | bool] = {}  # those asked for in this transaction; whether they live, if known
         self._payloads: list[tuple[list[op.Started], Asked]] = []  # where what is asked for is to be put
-        self._heads: tuple[list[op.Lane], int, bool, Asked] | None = None  # asked for beforehand
+        self._heads: tuple[list[tuple[op.Lane, int]], bool, Asked] | None = None  # asked for beforehand
 
     # --- the transaction ---
 
@@ -136,8 +136,8 @@ class PostgresStore(Books):
         (claim,) = claims
         self.ask_for_owner(claim.owner_id)  # before its jobs
         if self._lanes_are_fresh():
-            meant = [lane for lane in self._lanes if is_meant(lane, claim)]
-            self._heads = (meant, claim.limit, claim.far_end, self._ask_for_heads(meant, claim.limit, claim.far_end))
+            wanted = first_wanted([lane for lane in self._lanes if is_meant(lane, claim)], claim)
+            self._heads = (wanted, claim.far_end, self._ask_for_heads(wanted, claim.far_end))
 
     @property
     def now(self) -> float:
@@ -280,25 +280,23 @@ class PostgresStore(Books):
             found = self._do("lanes", now=self.now)
         return [op.Lane._make(row) for row in found]
 
-    def heads(self, lanes: Sequence[op.Lane], limit: int, *, far_end: bool) -> list[JobRow]:
-        if not lanes:
-            return []
+    def heads(self, wanted: Sequence[tuple[op.Lane, int]], *, far_end: bool) -> list[JobRow]:
         asked, self._heads = self._heads, None
-        if asked is not None and asked[:3] == (lanes, limit, far_end):
-            answer = asked[3]
+        if asked is not None and asked[:2] == (wanted, far_end):
+            answer = asked[2]
         else:
-            answer = self._ask_for_heads(lanes, limit, far_end)
+            answer = self._ask_for_heads(wanted, far_end)
         return list(map(job_row, answer))
 
-    def _ask_for_heads(self, lanes: Sequence[op.Lane], limit: int, far_end: bool) -> Asked:
+    def _ask_for_heads(self, wanted: Sequence[tuple[op.Lane, int]], far_end: bool) -> Asked:
         with unsorted(self._connection):
             return self._do(
                 "tails" if far_end else "heads",
-                pipelines=[lane.pipeline for lane in lanes],
-                callers=[lane.caller for lane in lanes],
-                checkers=[lane.checker for lane in lanes],
-                models=[lane.model for lane in lanes],
-                limit=limit,
+                pipelines=[lane.pipeline for lane, _ in wanted],
+                callers=[lane.caller for lane, _ in wanted],
+                checkers=[lane.checker for lane, _ in wanted],
+                models=[lane.model for lane, _ in wanted],
+                limits=[limit for _, limit in wanted],
                 now=None if self._clock is None else self._clock(),  # of the server: it needn't be waited for
             )
 

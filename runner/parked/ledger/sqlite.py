@@ -219,10 +219,12 @@ class SqliteStore(Books):
     def lanes(self) -> list[Lane]:
         return [Lane._make(row) for row in self._connection.execute(SQL["lanes"], {"now": self.now})]
 
-    def heads(self, lanes: Sequence[Lane], limit: int, *, far_end: bool) -> list[JobRow]:
+    def heads(self, wanted: Sequence[tuple[Lane, int]], *, far_end: bool) -> list[JobRow]:
         statement = SQL["tails" if far_end else "heads"]
         return [
-            job for lane in lanes for job in self._jobs(statement, lane._asdict() | {"limit": limit, "now": self.now})
+            job
+            for lane, limit in wanted
+            for job in self._jobs(statement, lane._asdict() | {"limit": limit, "now": self.now})
         ]
 
     def mend_payloads(self, mends: Sequence[tuple[JobRow, op.Mend]]) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from parked.job import State
 from parked.ledger import operations as op
 from parked.ledger.operations import Called, Lane
+from parked.ledger.store import Filters
+from parked.ledger.turns import next_turns
 
 GEMINI = Called("gemini", "")
 
@@ -80,6 +83,20 @@ def test_within_a_pipeline_the_order_of_acceptance_holds_across_models_and_calle
         desk.accept(f"job-{number}", model=model, caller=caller)
 
     assert claimed(4) == ["job-0", "job-1", "job-2", "job-3"]
+
+
+@pytest.mark.parametrize("limit", [1, 7, 30, 100])
+def test_a_claim_takes_what_somebody_would_take_who_looked_at_all_jobs(desk, ledger, claimed, limit):
+    for number in range(40):
+        pipeline, model = f"p{min(number % 11, number % 7)}", f"m{number % 3}"
+        desk.accept(f"job-{number:02}", pipeline=pipeline, model=model)
+    in_hand = {"p0": 3, "p2": 1, "p3": 9}
+    with ledger.ask() as reader:
+        waiting = list(reader.jobs(Filters(), states=[State.PENDING]))
+
+    expected = next_turns(waiting, limit=limit, in_hand=in_hand, after="p3")
+
+    assert claimed(limit, in_hand=tuple(in_hand.items()), after="p3") == [job.job_id for job in expected]
 
 
 def test_a_claim_of_one_pipeline_takes_nothing_of_another(desk, claimed):

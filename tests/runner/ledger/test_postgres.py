@@ -447,6 +447,26 @@ def test_two_stores_claim_what_the_other_does_not(postgres_url):
         assert [started.row.job_id for started in two.started] == ["j2", "j3"]
 
 
+def test_of_many_pipelines_a_claim_leaves_to_others_what_it_does_not_take(postgres_url):
+    with open_ledger(postgres_url) as ledger:
+        jobs = [accept(f"{pipeline}{n}", pipeline=pipeline) for n in range(2) for pipeline in "abcd"]
+        ledger.submit_many(jobs)[-1].wait(WAIT_S)
+        with (
+            closing(PostgresStore(Server.of(postgres_url))) as first,
+            closing(PostgresStore(Server.of(postgres_url))) as second,
+        ):
+            first.begin()
+            second.begin()
+
+            (one,) = first.claim([op.Claim(None, ledger.owner_id, 4)])
+            (two,) = second.claim([op.Claim(None, ledger.owner_id, 4)])
+            second.commit()
+            first.commit()
+
+        assert [started.row.job_id for started in one.started] == ["a0", "b0", "c0", "d0"]
+        assert [started.row.job_id for started in two.started] == ["a1", "b1", "c1", "d1"]
+
+
 def test_an_owner_that_is_being_given_a_job_is_lost_with_it(postgres_url):
     """Without the lock on its row, the job would be held by an owner whose jobs were parked a moment before."""
     with open_ledger(postgres_url) as ledger, open_ledger(postgres_url) as watcher:
@@ -691,9 +711,9 @@ def test_every_statement_that_is_used_exists():
 
 VALUES = {
     "now": 1.0, "limit": 10, "pipeline": "p1", "batch": "", "job_id": "j1", "id": 7, "owner_id": 1, "state": "running",
-    "pipelines": ["p1"], "callers": [""], "checkers": [""], "models": ["m"], "job_ids": ["j1"], "batches": [""],
-    "ids": [1, 2], "numbers": [1, None], "error_class": "exhausted:503", "fingerprint": "f3", "since": 5.0,
-    "until": 9.0, "model": "m", "reason": "overloaded", "states": ["parked", "replaying"],
+    "pipelines": ["p1"], "callers": [""], "checkers": [""], "models": ["m"], "limits": [10], "job_ids": ["j1"],
+    "batches": [""], "ids": [1, 2], "numbers": [1, None], "error_class": "exhausted:503", "fingerprint": "f3",
+    "since": 5.0, "until": 9.0, "model": "m", "reason": "overloaded", "states": ["parked", "replaying"],
 }  # fmt: skip
 LISTING = "select_jobs where_parked"
 NOTHING_MOVED = {

@@ -1,10 +1,12 @@
 """Whose turn it is, decided on plain rows."""
 
+from collections import Counter
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from parked.ledger.operations import JobRow
-from parked.ledger.turns import next_turns
+from parked.ledger.turns import next_shares, next_turns
 
 pipelines = st.sampled_from("abcd")
 
@@ -44,3 +46,13 @@ def test_the_circle_begins_behind_who_went_last():
     chosen = next_turns(waiting, limit=3, in_hand={}, after="b")
 
     assert [job.pipeline for job in chosen] == ["c", "a", "b"]
+
+
+@given(st.lists(pipelines, max_size=40), st.integers(1, 10), st.dictionaries(pipelines, st.integers(0, 9)), pipelines)
+def test_shares_are_what_each_pipeline_gets_in_its_turns(names, limit, in_hand, after):
+    waiting = [row(id, name) for id, name in enumerate(names)]
+    chosen = next_turns(waiting, limit=limit, in_hand=in_hand, after=after)
+
+    shares = next_shares(names, limit=limit, in_hand=in_hand, after=after, there=Counter(names))
+
+    assert shares == Counter(job.pipeline for job in chosen)

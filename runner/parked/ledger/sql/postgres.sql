@@ -224,28 +224,30 @@ SELECT lane.* FROM firsts AS lane CROSS JOIN LATERAL (
 ) AS first_due;
 
 -- name: heads
--- The first pending jobs of each lane whose time has come, in order of place, without those that another worker is just
--- taking.
-SELECT head.* FROM unnest(%(pipelines)s::text[], %(callers)s::text[], %(checkers)s::text[], %(models)s::text[])
-    AS lane (pipeline, caller, checker, model)
+-- The first pending jobs of each lane whose time has come, in order of place, as many as are wanted of it, without those
+-- that another worker is just taking.
+SELECT head.* FROM unnest(
+           %(pipelines)s::text[], %(callers)s::text[], %(checkers)s::text[], %(models)s::text[], %(limits)s::bigint[]
+       ) AS lane (pipeline, caller, checker, model, most)
  CROSS JOIN LATERAL (
     SELECT {job} FROM parked.jobs
      WHERE state = 'pending' AND jobs.pipeline = lane.pipeline AND jobs.caller = lane.caller
        AND jobs.checker = lane.checker AND jobs.model = lane.model
        AND {due}
-     ORDER BY jobs.place, jobs.id LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
+     ORDER BY jobs.place, jobs.id LIMIT lane.most FOR NO KEY UPDATE SKIP LOCKED
 ) AS head;
 
 -- name: tails
 -- The last ones instead.
-SELECT tail.* FROM unnest(%(pipelines)s::text[], %(callers)s::text[], %(checkers)s::text[], %(models)s::text[])
-    AS lane (pipeline, caller, checker, model)
+SELECT tail.* FROM unnest(
+           %(pipelines)s::text[], %(callers)s::text[], %(checkers)s::text[], %(models)s::text[], %(limits)s::bigint[]
+       ) AS lane (pipeline, caller, checker, model, most)
  CROSS JOIN LATERAL (
     SELECT {job} FROM parked.jobs
      WHERE state = 'pending' AND jobs.pipeline = lane.pipeline AND jobs.caller = lane.caller
        AND jobs.checker = lane.checker AND jobs.model = lane.model
        AND {due}
-     ORDER BY jobs.place DESC, jobs.id DESC LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
+     ORDER BY jobs.place DESC, jobs.id DESC LIMIT lane.most FOR NO KEY UPDATE SKIP LOCKED
 ) AS tail;
 
 -- name: payload
