@@ -888,6 +888,52 @@ def test_a_claim_and_a_scrape_ask_so(postgres_url, at_desk, monkeypatch):
         assert (asked[position - 1], asked[position + 1]) == (off, on)
 
 
+def test_a_plan_that_was_made_for_a_small_ledger_is_not_kept_for_a_large_one(postgres, postgres_url, monkeypatch):
+    monkeypatch.setattr("parked.ledger.postgres.PLANNED_FOR_S", 0.0)
+    tables = ("jobs", "payloads", "attempts")
+    with (
+        open_ledger(postgres_url) as ledger,
+        closing(PostgresStore(Server.of(postgres_url))) as store,
+        psycopg.connect(postgres_url, autocommit=True) as other,
+    ):
+        row = ledger.record(accept("a", ledger.owner_id)).row
+        for table in tables:
+            other.execute(f"ALTER TABLE parked.{table} SET (autovacuum_enabled = off)".encode())
+        other.execute("ANALYZE")
+        for _ in range(10):  # so that statements are prepared
+            store.begin()
+            store.forgive_attempts([op.Forgive(row.id, ledger.owner_id, 1)])
+            store.add_payloads([op.Started(row, 1)])
+            store.commit()
+        other.execute(
+            """
+            INSERT INTO parked.jobs
+                (pipeline, batch, job_id, model, state, place, caller, checker, accepted_at, payload_hash)
+            SELECT 'p', '', 'j' || n, 'm', 'pending', n, '', '', n, '' FROM generate_series(1, 5000) AS n
+            """
+        )
+        other.execute(
+            "INSERT INTO parked.payloads SELECT id, 0, NULL, 'json', NULL, '1', 0 FROM parked.jobs WHERE id > 1"
+        )
+        other.execute(
+            "INSERT INTO parked.attempts (job, number, started_at) SELECT id, 1, 0 FROM parked.jobs WHERE id > 1"
+        )
+
+        store.begin()
+        plans = {
+            table: "\n".join(row[0] for row in store._connection.execute(f"EXPLAIN EXECUTE {name} {values}".encode()))
+            for table, values in (("payloads", "('{1,2}')"), ("attempts", "('{1,2}', '{1,1}')"))
+            for (name,) in store._connection.execute(
+                "SELECT name FROM pg_prepared_statements WHERE statement ~ %s",
+                [f"^(SELECT jobs.id, codec.* FROM|UPDATE) parked.{table} "],
+            ).fetchall()
+        }
+
+    assert plans.keys() == {"payloads", "attempts"}
+    for plan in plans.values():
+        assert "Join Filter" not in plan, plan
+
+
 def test_texts_that_it_can_not_hold_are_left_out_of_an_outcome(postgres_url, at_desk):
     """NUL can't stand in a text of PostgreSQL, lone surrogates in none that is UTF-8."""
     with open_ledger(postgres_url) as ledger:
