@@ -50,7 +50,7 @@ from parked.ledger.rows import (
     rekeyed_columns,
 )
 from parked.ledger.statements import load
-from parked.ledger.store import ConnectionLost, Contended, InDoubt
+from parked.ledger.store import ConnectionLost, Contended, InDoubt, Undelivered
 from parked.ledger.tables import USED_BEFORE, Explained, Row, take_over
 from parked.ledger.vault import PLAIN_VAULT, Vault
 
@@ -76,7 +76,12 @@ IS_UNDER_WAY: Final = b"SELECT pg_xact_status(%s::text::xid8) = 'in progress'"
 LETTING_IN: Final = b"SELECT pg_advisory_xact_lock(1885434475, 2)"
 ALONE_WITH_RUNS: Final = b"SELECT pg_advisory_xact_lock(1885434475, 3)"
 
-SORTING: Final = {sorts: f"SET LOCAL enable_sort = {sorts}".encode() for sorts in (False, True)}
+SORTING: Final = {
+    sorts: (
+        f"SELECT set_config('enable_sort', '{sorts}', true), set_config('enable_incremental_sort', '{sorts}', true)"
+    ).encode()
+    for sorts in (False, True)
+}
 
 # Operations that leave the pending jobs as they are, and a claim.
 CLAIMED_BESIDE: Final = (op.Answer, op.Park, op.Retried, op.Claim)
@@ -662,6 +667,14 @@ class PostgresReader(SqlReader):
     def oldest(self, state: State) -> dict[tuple[str, str], float]:
         with unsorted(self._connection):
             return super().oldest(state)
+
+    def forgettable(self, before: float, *, after: int, limit: int) -> list[int]:
+        with unsorted(self._connection):
+            return super().forgettable(before, after=after, limit=limit)
+
+    def undelivered(self, *, since: float, now: float, limit: int) -> list[Undelivered]:
+        with unsorted(self._connection):
+            return super().undelivered(since=since, now=now, limit=limit)
 
     def size_bytes(self) -> int:
         return int(self._value("room"))

@@ -23,7 +23,7 @@ from parked.ledger.migrations import Migration, Upgrade, Upgraded
 from parked.ledger.moves import Change
 from parked.ledger.postgres import SORTING, SQL, PostgresStore, unsorted
 from parked.ledger.postgres_schema import PostgresSchema, begin
-from parked.ledger.postgres_server import Server, check_server
+from parked.ledger.postgres_server import BEGIN_READING, Server, check_server
 from parked.ledger.statements import load
 from parked.ledger.store import Contended, Filters
 from servers import Postgres, Wire, wait_until
@@ -714,6 +714,7 @@ VALUES = {
     "pipelines": ["p1"], "callers": [""], "checkers": [""], "models": ["m"], "limits": [10], "job_ids": ["j1"],
     "batches": [""], "ids": [1, 2], "numbers": [1, None], "error_class": "exhausted:503", "fingerprint": "f3",
     "since": 5.0, "until": 9.0, "model": "m", "reason": "overloaded", "states": ["parked", "replaying"],
+    "before": 1.0, "after": 0, "longest_s": 1.0,
 }  # fmt: skip
 LISTING = "select_jobs where_parked"
 NOTHING_MOVED = {
@@ -814,6 +815,7 @@ def unknown(postgres: Postgres) -> Iterator[psycopg.Connection]:
         ("held_by", {}), ("open_attempts_of", {}), ("move_job", NOTHING_MOVED), ("close_attempt", NOTHING_MOVED),
         ("hand_out", {"jobs": [1, 2]}), ("make_deliverable", {"jobs": [1, 2]}),
         ("note_delivery", {"jobs": [1, 2], "faults": [None, "OSError"], "waits_s": [None, 30.0]}),
+        ("mend_job", {"jobs": [1, 2], "revisions": [0, 0]}), ("forget_jobs", {}),
     ],
 )  # fmt: skip
 def test_what_a_writer_asks_is_looked_up_even_without_statistics(unknown, name, values):
@@ -823,6 +825,7 @@ def test_what_a_writer_asks_is_looked_up_even_without_statistics(unknown, name, 
     unknown.execute("ROLLBACK")
 
     assert not re.search(r"Seq Scan on (jobs|payloads|attempts|answers)|Hash", plan), plan
+    assert not re.search(r"using jobs_(parked|causes|of_state|pending)|on answers_by_time", plan), plan
 
 
 @pytest.fixture(scope="module")
@@ -867,12 +870,32 @@ def test_what_a_claim_and_a_scrape_ask_reads_no_more_rows_than_they_want_whateve
     assert "Removed by Filter" not in plan, plan
 
 
-def test_a_claim_and_a_scrape_ask_so(postgres_url, at_desk, monkeypatch):
-    asked: list[str] = []
+def test_jobs_of_a_pipeline_that_the_statistics_do_not_know_are_looked_up_by_their_ids(stale):
+    values = {"pipeline": "new", "batch": "", "job_ids": [f"j{n}" for n in range(256)]}
+
+    plan = "\n".join(row[0] for row in stale.execute(f"EXPLAIN {SQL['identities']}".encode(), values))
+
+    assert "using jobs_key" in plan, plan
+
+
+@pytest.mark.parametrize("name", ["forgettable", "undelivered"])
+@pytest.mark.parametrize("statistics", ["unknown", "stale"])
+def test_a_page_of_many_is_read_without_reading_all_of_them(request, statistics, name):
+    connection = request.getfixturevalue(statistics)
+    connection.execute(BEGIN_READING)
+    with unsorted(connection):
+        plan = "\n".join(row[0] for row in connection.execute(f"EXPLAIN {SQL[name]}".encode(), VALUES))
+    connection.execute("ROLLBACK")
+
+    assert not re.search(r"-> +(Sort|Hash|Materialize)", plan), plan
+
+
+def test_a_claim_a_scrape_and_who_goes_by_pages_ask_so(postgres_url, at_desk, monkeypatch):
+    asked: dict[psycopg.Connection, list[str]] = {}  # the writer's and the reader's may ask at the same time
     execute = psycopg.Connection.execute
 
     def listen(self: Any, query: Any, *args: Any, **named: Any) -> Any:
-        asked.append(query.decode() if isinstance(query, bytes) else str(query))
+        asked.setdefault(self, []).append(query.decode() if isinstance(query, bytes) else str(query))
         return execute(self, query, *args, **named)
 
     with open_ledger(postgres_url) as ledger:
@@ -881,11 +904,14 @@ def test_a_claim_and_a_scrape_ask_so(postgres_url, at_desk, monkeypatch):
         ledger.record(op.Claim(None, ledger.owner_id, 1))
         with ledger.ask() as reader:
             reader.oldest(State.PARKED)
+            reader.forgettable(1.0, after=0, limit=10)
+            reader.undelivered(since=1.0, now=1.0, limit=10)
 
     off, on = (sql.decode() for sql in SORTING.values())
-    for name in ("lanes", "heads", "oldest_parked"):
-        position = asked.index(SQL[name])
-        assert (asked[position - 1], asked[position + 1]) == (off, on)
+    for name in ("lanes", "heads", "oldest_parked", "forgettable", "undelivered"):
+        (found,) = [each for each in asked.values() if SQL[name] in each]
+        position = found.index(SQL[name])
+        assert (found[position - 1], found[position + 1]) == (off, on)
 
 
 def test_a_plan_that_was_made_for_a_small_ledger_is_not_kept_for_a_large_one(postgres, postgres_url, monkeypatch):

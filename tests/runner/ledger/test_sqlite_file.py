@@ -538,6 +538,20 @@ def test_no_statement_of_the_daily_round_scans_the_jobs(url, file, name, values)
     assert not [step for step in plan if "TEMP B-TREE FOR ORDER BY" in step]
 
 
+@pytest.mark.parametrize("order", ["by_parking", "by_place"])
+@pytest.mark.parametrize("condition", [None, "where_model", "where_error_class", "where_reason"])
+def test_a_list_of_some_parked_jobs_does_not_sort_all_of_them(url, file, condition, order):
+    open_ledger(url).close()
+    store = SqliteStore(file)
+    conditions = "where_parked" if condition is None else f"where_parked {condition}"
+    sql = f"{SQL['select_jobs']} WHERE {' AND '.join(SQL[name] for name in conditions.split())} {SQL[order]} LIMIT 10"
+    values = {"pipeline": "p", "model": "m", "error_class": "c", "reason": "r"}
+    plan = [row[3] for row in store._connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
+    store.close()
+
+    assert not [step for step in plan if "TEMP B-TREE" in step or re.match(r"SCAN jobs\b(?!.*INDEX)", step)]
+
+
 @pytest.mark.parametrize(("name", "values"), [("cause_counts", {"since": 1.0}), ("states", {})])
 def test_what_is_asked_of_all_jobs_is_read_from_an_index_alone(url, file, name, values):
     open_ledger(url).close()

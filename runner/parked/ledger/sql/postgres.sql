@@ -77,9 +77,11 @@ SELECT was.job, was.revision + 1, coalesce(given.model, was.model), coalesce(giv
 
 -- name: mend_job
 -- Let parked jobs send their next revision.
+-- The state is only compared, here and below: were it a reason to go by an index on that state, the planner might read all
+-- of that.
 UPDATE parked.jobs SET revision = given.revision + 1
   FROM unnest(%(jobs)s::bigint[], %(revisions)s::bigint[]) AS given (job, revision)
- WHERE jobs.id = given.job AND jobs.state = 'parked' AND jobs.revision = given.revision;
+ WHERE jobs.id = given.job AND jobs.state || '' = 'parked' AND jobs.revision = given.revision;
 
 -- name: keep_model
 -- Note for which models jobs were meant so far, before they get others.
@@ -99,7 +101,7 @@ WITH given AS (
 UPDATE parked.jobs
    SET model = given.model, revision = given.revision + 1, strikes = given.strikes, not_before = given.not_before
   FROM given
- WHERE jobs.id = given.job AND jobs.state = 'pending' AND jobs.revision = given.revision
+ WHERE jobs.id = given.job AND jobs.state || '' = 'pending' AND jobs.revision = given.revision
 RETURNING jobs.id
 ) SELECT 1 / (count(*) = (SELECT count(*) FROM given))::int FROM moved;
 
@@ -305,8 +307,9 @@ SELECT job, number, '', message_key_id, message, NULL FROM parked.attempts
 SELECT 1 FROM parked.answers WHERE job = %(job)s;
 
 -- name: hand_out
--- Note that answers were written out; the first time counts.
-UPDATE parked.answers SET handed_out_at = %(now)s WHERE job = ANY(%(jobs)s::bigint[]) AND handed_out_at IS NULL;
+-- Note that answers were written out; the first time counts. It is no reason to go by the index on that time: most answers
+-- may have none yet.
+UPDATE parked.answers SET handed_out_at = %(now)s WHERE job = ANY(%(jobs)s::bigint[]) AND handed_out_at + 0 IS NULL;
 
 -- name: make_deliverable
 -- Let the answers of jobs that have just recovered be delivered.
@@ -391,10 +394,12 @@ SELECT 1 FROM parked.jobs WHERE id = %(job)s AND {texts};
 SELECT id FROM parked.jobs WHERE erased_at IS NOT NULL AND {texts};
 
 -- name: to_be_handed_out
--- Whether a row of jobs has an answer that nobody was handed yet.
+-- Whether a row of jobs has an answer that nobody was handed yet. The offset keeps it from becoming a join, of which the
+-- planner may take the wrong side first: a look-up a row.
 EXISTS (
     SELECT 1 FROM parked.answers
      WHERE answers.job = jobs.id AND answers.handed_out_at IS NULL AND answers.codec NOT IN ('erased', 'omitted')
+    OFFSET 0
 )
 
 -- name: forgettable
@@ -770,7 +775,7 @@ SELECT {job}, answers.codec, answers.key_id, answers.body, answers.answered_at, 
    AND (answers.deliver_after <= %(now)s OR answers.deliver_after > %(now)s::float8 + %(longest_s)s::float8)
    AND (answers.handed_out_at IS NULL OR answers.answered_at >= %(since)s) AND {where_kept}
    AND answers.codec <> 'omitted'
- ORDER BY answers.deliver_after, jobs.id LIMIT %(limit)s;
+ ORDER BY answers.deliver_after, answers.job LIMIT %(limit)s;
 
 -- name: where_id
 jobs.id = %(id)s
@@ -787,9 +792,13 @@ SELECT {job}, payloads.codec, payloads.key_id, payloads.body, payloads.model
 SELECT job, codec, key_id, body FROM parked.answers WHERE job = ANY(%(ids)s::bigint[]) AND {where_kept};
 
 -- name: identities
--- By which payload the known ones of these job ids go.
-SELECT job_id, payload_hash FROM parked.jobs
- WHERE pipeline = %(pipeline)s AND batch = %(batch)s AND job_id = ANY(%(job_ids)s::text[]);
+-- By which payload the known ones of these job ids go. The offset keeps it a look-up for each: where the statistics don't
+-- know the pipeline, all of its jobs seem to be one.
+SELECT known.* FROM unnest(%(job_ids)s::text[]) AS given (job_id) CROSS JOIN LATERAL (
+    SELECT jobs.job_id, payload_hash FROM parked.jobs
+     WHERE jobs.job_id = given.job_id AND pipeline = %(pipeline)s AND batch = %(batch)s
+    OFFSET 0
+) AS known;
 
 -- name: erasure
 -- No row: its texts were not erased.

@@ -737,8 +737,9 @@ SELECT pipeline, '', started_at FROM firsts JOIN jobs ON jobs.id = firsts.id;
 SELECT pipeline, state, count(*) FROM jobs GROUP BY pipeline, state;
 
 -- name: parked_rows
--- Parked rows by the labels of the gauge `parked_now`.
-SELECT pipeline, model, error_class, reason, count(*) FROM jobs WHERE state = 'parked'
+-- Parked rows by the labels of the gauge `parked_now`; as they lie in the file, more or less: in the order of their
+-- classes it took four times as long.
+SELECT pipeline, model, error_class, reason, count(*) FROM jobs INDEXED BY jobs_parked_line WHERE state = 'parked'
  GROUP BY pipeline, model, error_class, reason;
 
 -- name: mark
