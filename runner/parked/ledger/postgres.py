@@ -62,8 +62,9 @@ PAGE_ROWS: Final = 500  # of a long answer, fetched at a time
 PAUSE_S: Final = 0.2  # between two questions whether a commit went through
 
 # A session keeps a plan until the statistics change. One that was made when the tables had a page each reads all of
-# them, also when they have grown: of 10,000 jobs a move took 72 ms, and the more the longer.
-PLANNED_FOR_S: Final = 10.0
+# them, also when they have grown: of 10,000 jobs a move took 72 ms, and the more the longer. A new ledger grows fastest
+# at first.
+PLANNED_FOR_S: Final = (1.0, 10.0)  # at first, then twice as long each time, and at last
 PLAN_ANEW: Final = b"DISCARD PLANS"
 
 # Nobody but this transaction writes; whoever wants to waits.
@@ -116,7 +117,7 @@ class PostgresStore(Books):
         self._connection = server.connect_to_write()
         self._begun: Asked | None = None
         self._set_up: tuple[float, str] | None = None  # our or the server's time, and the transaction's id; once known
-        self._planned_at = time.monotonic()
+        self._planned_at, self._planned_for_s = time.monotonic(), PLANNED_FOR_S[0]
         self._witness: JobRow | None = None  # a job that this transaction takes on or starts
         self._slot = 0
         self._pipeline = ExitStack()
@@ -133,9 +134,10 @@ class PostgresStore(Books):
         if psycopg.Pipeline.is_supported():
             self._pipeline.enter_context(self._connection.pipeline())
         self._begun, self._set_up = begin(self._connection), None
-        if time.monotonic() - self._planned_at >= PLANNED_FOR_S:
+        if time.monotonic() - self._planned_at >= self._planned_for_s:
             self._connection.execute(PLAN_ANEW, prepare=False)
             self._planned_at = time.monotonic()
+            self._planned_for_s = min(2 * self._planned_for_s, PLANNED_FOR_S[1])
         self._begin_anew()
         self._owners.clear()
         self._payloads.clear()

@@ -915,7 +915,7 @@ def test_a_claim_a_scrape_and_who_goes_by_pages_ask_so(postgres_url, at_desk, mo
 
 
 def test_a_plan_that_was_made_for_a_small_ledger_is_not_kept_for_a_large_one(postgres, postgres_url, monkeypatch):
-    monkeypatch.setattr("parked.ledger.postgres.PLANNED_FOR_S", 0.0)
+    monkeypatch.setattr("parked.ledger.postgres.PLANNED_FOR_S", (0.0, 0.0))
     tables = ("jobs", "payloads", "attempts")
     with (
         open_ledger(postgres_url) as ledger,
