@@ -44,7 +44,7 @@ class Peers:
         me = str(ledger.owner_id)
         with ledger.ask() as reader:
             entered: dict[str, dict[str, str]] = reader.mark(SIDECARS_MARK) or {}
-            alive = {str(row.id): row for row in reader.owners() if row.ended_at is None and row.lost_at is None}
+            alive = {str(row.id): row for row in reader.owners_alive()}
         others = {id: theirs for id, theirs in entered.items() if id in alive and id != me}
         if (now := {**others, me: self._mine}) != entered:
             ledger.record(op.SetMark(SIDECARS_MARK, now))

@@ -470,10 +470,9 @@ def _waiting(reader: Reader, *, pauses: Sequence[Paused], gates: Sequence[Closed
     for state in (State.PENDING, State.RUNNING):
         for (pipeline, _), at in reader.oldest(state).items():
             since[pipeline, state] = min(at, since.get((pipeline, state), at))
-    owners = reader.owners()
+    owners = reader.owners_alive()
     dead = gone_here(owners)
-    alive = (owner for owner in owners if owner.ended_at is None and owner.lost_at is None and owner.id not in dead)
-    roles = {owner.facts.role for owner in alive}
+    roles = {owner.facts.role for owner in owners if owner.id not in dead}
     gone = Counter(
         (row.pipeline, row.state)
         for row in (reader.jobs(Filters(), states=(State.RUNNING, State.REPLAYING)) if dead else ())

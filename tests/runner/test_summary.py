@@ -113,6 +113,25 @@ def test_an_empty_ledger_is_clean(ledger):
     assert next_commands(summary) == []
 
 
+def test_it_asks_for_no_owner_that_is_gone(ledger, monkeypatch):
+    """One that cron starts each minute leaves half a million of them in a year."""
+    submit(ledger, "a", pipeline="p")
+    asked: list[str] = []
+    with ledger.ask() as reader:
+        ask = type(reader).ask
+
+        def listen(self, sql, values):
+            asked.append(sql)
+            return ask(self, sql, values)
+
+        monkeypatch.setattr(type(reader), "ask", listen)
+        summarise(reader, where=WHERE)
+
+    of_owners = [sql for sql in asked if "owners" in sql and "jobs" not in sql]
+    assert of_owners
+    assert all("WHERE ended_at IS NULL AND lost_at IS NULL" in sql for sql in of_owners)
+
+
 def test_classes_and_causes_come_largest_first(ledger):
     park(ledger, "a", status=500, fingerprint="x")
     park(ledger, "b", status=503, fingerprint="y")

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         attempts = reader.attempts(row.id)
         revisions = reader.revisions(row.id)
         erasure = reader.erasure(row.id)
-        gone = gone_here(reader.owners()).get(row.owner_id or 0) if row.state in OWNED else None
+        gone = gone_here(reader.owners_alive()).get(row.owner_id or 0) if row.state in OWNED else None
         bodies = _bodies(args, reader, row)
         if args.json:
             told = {"ledger": ledger.where, "job": job_as_json(row), "attempts": list(map(attempt_as_json, attempts))}

@@ -526,6 +526,7 @@ def test_every_statement_that_is_used_exists_and_every_one_that_exists_is_used()
         ("held_by", {"owner_id": 1}),
         ("open_attempts_of", {"owner_id": 1}),
         ("owners_alive", {}),
+        ("owners_counted", {"since": 1.0}),
     ],
 )
 def test_no_statement_of_the_daily_round_scans_the_jobs(url, file, name, values):

@@ -8,3 +8,6 @@ DROP INDEX parked.jobs_states;
 -- In the order in which they are delivered, so that a page of them is read and not all that wait.
 CREATE INDEX answers_due ON parked.answers (deliver_after, job) WHERE delivered_at IS NULL AND deliver_after IS NOT NULL;
 DROP INDEX parked.answers_undelivered;
+
+-- A scrape counts those that were lost of late, among all that there ever were.
+CREATE INDEX owners_lost ON parked.owners (lost_at) WHERE lost_at IS NOT NULL;
