@@ -22,7 +22,7 @@ from parked.ledger.operations import JobRow
 from parked.ledger.store import Cause, CauseCount, Filters, Reader
 from parked.owners import gone_here
 from parked.pace import KEPT_S, is_kept
-from parked.plain import printable
+from parked.plain import number_text, printable
 from parked.reasons import explain, going_on, mended_by
 
 LAST_SUMMARY: Final = "last_summary"  # the mark that a scheduled summary leaves: when it was made, in epoch seconds
@@ -286,7 +286,8 @@ def render(summary: Summary) -> str:
         why = _GATE_TEXT.get(gate.why, gate.why)
         lines.append(f"closed for {why}: {gate.model or 'all models'}, tried again {minute_text(gate.until)}")
     lines += [
-        f"pace: {pace.model} begins at {pace.per_minute:.3g} calls a minute, learnt {minute_text(pace.learnt_at)}"
+        f"pace: {pace.model} begins at {number_text(pace.per_minute)} calls a minute,"
+        f" learnt {minute_text(pace.learnt_at)}"
         for pace in summary.paces
     ]
     lines += _lately_lines(summary)
