@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from parked.cli.drain import Drain, run_draining, tell_lost
 from parked.cli.exits import Exit
 from parked.cli.filters import add_filters, filter_words, filters_of
-from parked.cli.jobs import job_as_json
+from parked.cli.jobs import job_as_json, job_table
 from parked.cli.ledgers import existing_ledger
 from parked.cli.nearest import whole_number
 from parked.cli.output import OTHER_MODEL, command_line, counted, flag, hint, put, put_json, table
@@ -334,8 +334,7 @@ def _tell_dry_run(args: argparse.Namespace, ledger: Ledger, choice: Choice) -> N
         for line in table(("JOBS", "CLASS", "REASON", "CAUSE"), rows):
             put(line)
         put("")
-        sample = [(row.job_id, row.pipeline, row.batch, row.error_class or "", str(row.calls)) for row in choice.sample]
-        for line in table(("JOB", "PIPELINE", "BATCH", "CLASS", "ATTEMPTS"), sample):
+        for line in job_table(choice.sample, is_parked=True):
             put(line)
     _tell_left(choice)
     _tell_kept_callers(args, choice)
