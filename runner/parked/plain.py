@@ -1,4 +1,4 @@
-"""Texts of others (ids, messages), and numbers, made fit for a terminal, a log and a mail."""
+"""Texts of others (ids, messages), numbers and flags, made fit for a terminal, a log and a mail."""
 
 from __future__ import annotations
 
@@ -15,3 +15,8 @@ def number_text(number: float) -> str:
     if abs(number) >= 100:
         return f"{number:.0f}"
     return f"{float(f'{number:.3g}'):f}".rstrip("0").rstrip(".")
+
+
+def flag(name: str, value: str) -> list[str]:
+    """Return a flag with its value as words; a value that looks like a flag stays with its name."""
+    return [f"{name}={value}"] if value.startswith("-") else [name, value]
