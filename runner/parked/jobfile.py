@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Literal, NoReturn, Self
@@ -31,6 +32,10 @@ MAX_CHUNK_BYTES: Final = 8 * 2**20  # as a batch of the ledger's writer
 
 # The id's field and the payload's: ours, and the input format of Google's Batch API.
 FORMS: Final = (("job_id", "payload"), ("key", "request"))
+FIELDS: Final = frozenset({"model", *(field for form in FORMS for field in form)})
+MAX_FIELD_CHARS: Final = 20  # of a name that may be a misspelt one of these
+# Of 1: one letter is another, too much or missing, or two are exchanged. `code` is further from `model`.
+NEAR: Final = 0.8
 
 _BOM: Final = b"\xef\xbb\xbf"
 _UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
@@ -327,13 +332,33 @@ def _job(raw: bytes, default_model: str | None) -> Job:
         if id_field not in line:
             continue
         if payload_field not in line:
-            raise InvalidJob(f'it has "{id_field}", but no "{payload_field}"')
+            raise InvalidJob(f'it has "{id_field}", but no "{payload_field}"{_misspelt(line, payload_field)}')
         check_name(id_field, line[id_field])
-        model = line.get("model") or _model_of(line[payload_field]) or default_model
+        model = line.get("model") or _model_of(line[payload_field])
+        if not model and (misspelt := _misspelt(line, "model")):  # the default one was not meant
+            raise InvalidJob(f'it has no "model"{misspelt} If not, name the model, or call that field something else')
+        model = model or default_model
         if model is None:
             raise InvalidJob("it names no model; add one to the line, or give all such lines one with --model")
         return Job(line[id_field], model=model, payload=line[payload_field])
-    raise InvalidJob('it has no id; a line needs "job_id" and "payload", or "key" and "request"')
+    near = _misspelt(line, "job_id") or _misspelt(line, "key")
+    raise InvalidJob(f'it has no id; a line needs "job_id" and "payload", or "key" and "request"{near}')
+
+
+def _misspelt(line: dict[str, Any], wanted: str) -> str:
+    """`; did you mean "model" by "modle"?` where a line that lacks a field has one that is spelt almost like it.
+
+    Other fields are its user's own, and let through.
+    """
+    near = next((name for name in line if name not in FIELDS and _is_near(name[:MAX_FIELD_CHARS], wanted)), None)
+    return "" if near is None else f'; did you mean "{wanted}" by "{near}"?'
+
+
+@lru_cache(maxsize=256)  # such a field stands in every line
+def _is_near(name: str, wanted: str) -> bool:
+    from difflib import SequenceMatcher  # only for fields that parked doesn't know
+
+    return SequenceMatcher(None, name.lower(), wanted).ratio() >= NEAR
 
 
 def _model_of(request: Any) -> Any:
