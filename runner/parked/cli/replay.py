@@ -117,6 +117,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         if not args.apply:
             _tell_dry_run(args, ledger, choice)
             return Exit.OK
+        refusals.refuse_without_callers(choice)
         return _apply(args, settings, ledger, filters, choice, callers, mending)
 
 
@@ -151,6 +152,17 @@ class _Refusals:
         if self._known[called] is None and payloads is not None:
             return self._unsendable(called, payloads[row.job_id])
         return self._known[called]
+
+    def refuse_without_callers(self, choice: Choice) -> None:
+        """Refuse a replay that could call for none of the jobs, as a run without a key is refused.
+
+        Raises:
+            SettingsError: says how many jobs lack what.
+        """
+        missing = set(self._known.values())
+        if choice.refused and choice.refused.keys() <= missing and not choice.jobs and not choice.not_due:
+            told = "; ".join(f"{counted(jobs, 'job')}: {why}" for why, jobs in choice.refused.items())
+            raise SettingsError(f"none of these jobs can be replayed here: {told}")
 
     def _missing(self, called: Called) -> str | None:
         try:
