@@ -13,11 +13,12 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Final, NoReturn, Self
+from typing import Any, BinaryIO, Final, Literal, NoReturn, Self
 
 from parked.complaints import Complaints
 from parked.errors import InvalidJob, OutputFailed
@@ -31,12 +32,17 @@ MAX_CHUNK_BYTES: Final = 8 * 2**20  # as a batch of the ledger's writer
 
 # The id's field and the payload's: ours, and the input format of Google's Batch API.
 FORMS: Final = (("job_id", "payload"), ("key", "request"))
+FIELDS: Final = frozenset({"model", *(field for form in FORMS for field in form)})
+MAX_FIELD_CHARS: Final = 20  # of a name that may be a misspelt one of these
+# Of 1: one letter is another, too much or missing, or two are exchanged. `code` is further from `model`.
+NEAR: Final = 0.8
 
 _BOM: Final = b"\xef\xbb\xbf"
 _UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
 _SCHEMA: Final = """
     CREATE TABLE seen (job_id TEXT PRIMARY KEY, line INTEGER, model TEXT, identity BLOB) WITHOUT ROWID;
-    CREATE TABLE skipped (line INTEGER PRIMARY KEY)
+    CREATE TABLE skipped (line INTEGER PRIMARY KEY);
+    CREATE TABLE refused (line INTEGER PRIMARY KEY)
 """
 
 
@@ -47,7 +53,8 @@ class InvalidJobFile(InvalidJob):
 class Scan:
     """A job file whose every line was checked. Holds the file open until it is closed; for one thread."""
 
-    def __init__(self, name: str, stream: BinaryIO, *, default_model: str | None) -> None:
+    def __init__(self, name: str, stream: BinaryIO, *, default_model: str | None, rejects: Path | None = None) -> None:
+        """`rejects` is the file for bad lines; None: they aren't to be set aside."""
         self.name = name  # for messages: the path as it was given, or `standard input`
         self.lines = 0  # all but blank ones
         self.jobs = 0  # what `chunks` will yield: each id once
@@ -55,9 +62,11 @@ class Scan:
         self.rejected = 0  # bad lines that were set aside
         self.rejected_to: Path | None = None  # the file that holds them
         self.bad = Complaints("line")  # of them; numbers are 1-based, as editors count
+        self.remedies: list[str] = []  # what helps besides mending them
         self._stream = stream
         self._stamp = _stamp(stream)
         self._default_model = default_model
+        self._rejects = rejects
         self._index = SpillingIndex(_SCHEMA)
 
     def __enter__(self) -> Self:
@@ -103,6 +112,49 @@ class Scan:
         """Return the line on which a job stands; None if it isn't in the file."""
         row = self._index.execute("SELECT line FROM seen WHERE job_id = ?", (job_id,)).fetchone()
         return None if row is None else int(row[0])
+
+    def refuse(self, refusals: Callable[[list[Job]], Iterable[tuple[str, str]]], *, size: int) -> None:
+        """Have the jobs looked at once more, so many at a time: what `refusals` yields, as id and why, is a bad line.
+
+        `refuse_bad` is to follow, once it is known what else can be said.
+
+        Raises:
+            InvalidJobFile: the file was changed since it was checked.
+            OutputFailed: the file of rejected lines can't be written.
+        """
+        refused = 0
+        for jobs in self.chunks(size):
+            for job_id, why in refusals(jobs):
+                number = self.line_of(job_id)
+                assert number is not None
+                self.bad.add(number, why)
+                self._index.execute("INSERT INTO refused VALUES (?)", (number,))
+                refused += 1
+        self.rejected += refused
+        self.jobs -= refused
+        if refused and self._rejects is not None:
+            self._set_refused_aside(self._rejects)
+
+    def refuse_bad(self) -> None:
+        """
+        Raises:
+            InvalidJobFile: there are bad lines, and they aren't to be set aside.
+        """
+        if self.bad and self._rejects is None:
+            raise InvalidJobFile(_complaint(self))
+
+    def _set_refused_aside(self, rejects: Path) -> None:
+        refused = self._index.execute("SELECT line FROM refused ORDER BY line")
+        wanted = next(refused, None)
+        with _Rejects(rejects, adds=self.rejected_to is not None) as out:
+            for number, raw in _lines(self._stream, self.name):
+                if wanted == (number,):
+                    out.add(raw)
+                    wanted = next(refused, None)
+        self._check_unchanged()
+        self._index.execute("INSERT INTO skipped SELECT line FROM refused")
+        self._index.execute("DELETE FROM seen WHERE line IN (SELECT line FROM refused)")
+        self.rejected_to = rejects
 
     def names(self, model: str) -> bool:
         """Whether a job of the file is for that model."""
@@ -163,9 +215,9 @@ def scan(
         OutputFailed: the spool, the index or the file of rejected lines can't be written.
     """
     name, stream = _open(source, stdin)
-    scanned = Scan(name, stream, default_model=default_model)
-    bad = scanned.bad
-    with _Rejects(rejects_of(source)) as rejects:
+    rejected_to = rejects_of(source)
+    scanned = Scan(name, stream, default_model=default_model, rejects=rejected_to if skip_bad_lines else None)
+    with _Rejects(rejected_to) as rejects:
         try:
             for number, raw in _lines(stream, name):
                 scanned.lines += 1
@@ -173,17 +225,16 @@ def scan(
                     scanned._check(number, raw, check_payload)
                 except InvalidJob as exc:
                     scanned.rejected += 1
-                    bad.add(number, str(exc))
+                    scanned.bad.add(number, str(exc))
                     if skip_bad_lines:
                         scanned._skip(number)
                         rejects.add(raw)
-            if bad and not skip_bad_lines:
-                raise InvalidJobFile(_complaint(scanned))
+            scanned.refuse_bad()
         except BaseException:
             scanned.close()
             raise
-    if bad:
-        scanned.rejected_to = rejects.path
+    if scanned.bad:
+        scanned.rejected_to = rejected_to
     return scanned
 
 
@@ -281,13 +332,33 @@ def _job(raw: bytes, default_model: str | None) -> Job:
         if id_field not in line:
             continue
         if payload_field not in line:
-            raise InvalidJob(f'it has "{id_field}", but no "{payload_field}"')
+            raise InvalidJob(f'it has "{id_field}", but no "{payload_field}"{_misspelt(line, payload_field)}')
         check_name(id_field, line[id_field])
-        model = line.get("model") or _model_of(line[payload_field]) or default_model
+        model = line.get("model") or _model_of(line[payload_field])
+        if not model and (misspelt := _misspelt(line, "model")):  # the default one was not meant
+            raise InvalidJob(f'it has no "model"{misspelt} If not, name the model, or call that field something else')
+        model = model or default_model
         if model is None:
             raise InvalidJob("it names no model; add one to the line, or give all such lines one with --model")
         return Job(line[id_field], model=model, payload=line[payload_field])
-    raise InvalidJob('it has no id; a line needs "job_id" and "payload", or "key" and "request"')
+    near = _misspelt(line, "job_id") or _misspelt(line, "key")
+    raise InvalidJob(f'it has no id; a line needs "job_id" and "payload", or "key" and "request"{near}')
+
+
+def _misspelt(line: dict[str, Any], wanted: str) -> str:
+    """`; did you mean "model" by "modle"?` where a line that lacks a field has one that is spelt almost like it.
+
+    Other fields are its user's own, and let through.
+    """
+    near = next((name for name in line if name not in FIELDS and _is_near(name[:MAX_FIELD_CHARS], wanted)), None)
+    return "" if near is None else f'; did you mean "{wanted}" by "{near}"?'
+
+
+@lru_cache(maxsize=256)  # such a field stands in every line
+def _is_near(name: str, wanted: str) -> bool:
+    from difflib import SequenceMatcher  # only for fields that parked doesn't know
+
+    return SequenceMatcher(None, name.lower(), wanted).ratio() >= NEAR
 
 
 def _model_of(request: Any) -> Any:
@@ -319,7 +390,7 @@ _DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 def _complaint(scanned: Scan) -> str:
     said = [f"{scanned.rejected} of {scanned.lines} lines of {scanned.name} can't be run, so nothing was started:"]
     said += [f"  {text}" for text in scanned.bad.texts()]
-    said.append("Mend them, or run the others with --skip-bad-lines.")
+    said += ["Mend them, or run the others with --skip-bad-lines.", *scanned.remedies]
     return "\n".join(said)
 
 
@@ -329,20 +400,21 @@ def _stamp(stream: BinaryIO) -> tuple[int, int]:
 
 
 class _Rejects:
-    """The file of bad lines, made with the first one; an old one of the same name is replaced then."""
+    """The file of bad lines, made with the first one; an old one of the same name is replaced then, or added to."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, adds: bool = False) -> None:
+        self._path, self._adds = path, adds
         self._stream: BinaryIO | None = None
 
     def add(self, raw: bytes) -> None:
         try:
             if self._stream is None:
-                self._stream = open(self.path, "wb", opener=_open_private)  # noqa: SIM115 - closed at exit
+                mode: Literal["ab", "wb"] = "ab" if self._adds else "wb"
+                self._stream = open(self._path, mode, opener=_open_private)  # noqa: SIM115 - closed at exit
             self._stream.write(raw)
             self._stream.flush()
         except OSError as exc:
-            raise OutputFailed(f"can't write the bad lines to {self.path}: {exc.strerror}") from exc
+            raise OutputFailed(f"can't write the bad lines to {self._path}: {exc.strerror}") from exc
 
     def __enter__(self) -> Self:
         return self

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from parked.ledger.moves import MAYBE_SENT, NOT_SENT
 from parked.verdict import MEANINGS, Reason
 
+OTHER_MODEL: Final = "OTHER-MODEL"  # where somebody is to put a name
 # Where what is pending for a model may go to another.
 ANOTHER_MODEL_HELPS: Final = frozenset({Reason.MODEL_NOT_FOUND, Reason.NO_QUOTA, Reason.OVERLOADED})
 # What a replay has to be given, where the same request would fail again; the capitals stand for what somebody puts in.
@@ -17,7 +18,7 @@ _MENDED_BY: Final[dict[str, tuple[str, str]]] = {
     Reason.PROMPT_BLOCKED: _OTHER_PAYLOAD,
     Reason.ANSWER_BLOCKED: _OTHER_PAYLOAD,
     Reason.ANSWER_TRUNCATED: _OTHER_PAYLOAD,
-    Reason.MODEL_NOT_FOUND: ("--to-model", "OTHER-MODEL"),
+    Reason.MODEL_NOT_FOUND: ("--to-model", OTHER_MODEL),
 }
 
 

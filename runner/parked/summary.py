@@ -22,8 +22,9 @@ from parked.ledger.operations import JobRow
 from parked.ledger.store import Cause, CauseCount, Filters, Reader
 from parked.owners import gone_here
 from parked.pace import KEPT_S, is_kept
-from parked.plain import printable
+from parked.plain import flag, number_text, printable
 from parked.reasons import explain, going_on, mended_by
+from parked.retired import Retired, pending_by_way_on, with_another_model
 
 LAST_SUMMARY: Final = "last_summary"  # the mark that a scheduled summary leaves: when it was made, in epoch seconds
 LAST_COUNTS: Final = "last_summary_counts"  # another: what had been counted then, as `Counts`, and `at`: the same time
@@ -128,6 +129,7 @@ class Waiting:
     since: float | None  # when the oldest of them came into that state; None while they are replayed
     waits_for: WaitsFor | None  # why they are pending; None in the other states
     gone: int = 0  # of them in the hands of processes that are certainly gone, though nobody has parked them yet
+    retired: tuple[Retired, ...] = ()  # the models of pending ones that only another one goes on with
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +288,8 @@ def render(summary: Summary) -> str:
         why = _GATE_TEXT.get(gate.why, gate.why)
         lines.append(f"closed for {why}: {gate.model or 'all models'}, tried again {minute_text(gate.until)}")
     lines += [
-        f"pace: {pace.model} begins at {pace.per_minute:.3g} calls a minute, learnt {minute_text(pace.learnt_at)}"
+        f"pace: {pace.model} begins at {number_text(pace.per_minute)} calls a minute,"
+        f" learnt {minute_text(pace.learnt_at)}"
         for pace in summary.paces
     ]
     lines += _lately_lines(summary)
@@ -296,7 +299,8 @@ def render(summary: Summary) -> str:
 def next_commands(summary: Summary) -> list[list[str]]:
     """Return what to type next, each as words.
 
-    Look at the largest cause, run or discard it; at a job that met the fault of a pause; run what is pending.
+    Look at the largest cause, run or discard it; at a job that met the fault of a pause; run what is pending, of a
+    model that is retired with another.
     """
     commands: list[list[str]] = []
     if summary.causes:
@@ -313,13 +317,12 @@ def next_commands(summary: Summary) -> list[list[str]]:
     for pause in summary.pauses:
         if pause.met_by is not None:
             job_id, batch = pause.met_by
-            place = [*_flag("--pipeline", pause.pipeline), *(_flag("--batch", batch) if batch else [])]
+            place = [*flag("--pipeline", pause.pipeline), *(flag("--batch", batch) if batch else [])]
             commands.append(["show", *place, *(["--"] if job_id.startswith("-") else []), job_id])
-    commands += [
-        ["work", *_flag("--pipeline", group.pipeline), "--until-empty"]
-        for group in summary.waiting
-        if group.state is State.PENDING
-    ]
+    for group in summary.waiting:
+        if group.state is State.PENDING:
+            commands += [with_another_model("submit", pipeline=one.pipeline, batch=one.batch) for one in group.retired]
+            commands.append(["work", *flag("--pipeline", group.pipeline), "--until-empty"])
     return commands
 
 
@@ -397,10 +400,6 @@ def as_json(summary: Summary, commands: Sequence[str]) -> dict[str, Any]:
         "failed_tokens": lately and lately.failed_tokens,
         "next": list(commands),
     }
-
-
-def _flag(name: str, value: str) -> list[str]:
-    return [f"{name}={value}"] if value.startswith("-") else [name, value]
 
 
 def headline(summary: Summary) -> str:
@@ -491,6 +490,7 @@ def _waiting(reader: Reader, *, pauses: Sequence[Paused], gates: Sequence[Closed
             since.get((pipeline, state)),
             waits_for[pipeline] if state is State.PENDING else None,
             gone[pipeline, state],
+            pending_by_way_on(reader, pipeline=pipeline).retired if waits_for.get(pipeline) is WaitsFor.PAUSE else (),
         )
         for state in _WAITING
         for (pipeline, counted), jobs in sorted(counts.items())

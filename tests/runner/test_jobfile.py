@@ -59,6 +59,24 @@ def test_a_line_without_a_model_gets_the_default_one(jobs_file):
     assert [one.model for one in all_jobs(scan(source, default_model="default"))] == ["default", "own"]
 
 
+@pytest.mark.parametrize("name", ["modle", "modell", "mdel", "Model", "models"])
+def test_a_line_whose_model_is_misspelt_does_not_go_to_the_default_one(jobs_file, name):
+    said = complaint(jobs_file(job("good"), {"job_id": "a", name: "own", "payload": 1}), default_model="default")
+
+    assert f'line 2: it has no "model"; did you mean "model" by "{name}"?' in said
+
+
+def test_other_fields_of_a_line_are_its_users_own(jobs_file):
+    own = {"code": 1, "module": 1, "modified": 1, "node": 1, "label": 1, "key": "k", "m" * 10_000: 1}
+    source = jobs_file(
+        {"job_id": "a", "payload": 1, **own},
+        {"job_id": "b", "payload": 1, "model": "own", "mode": "m", "models": 1},
+        {"key": "c", "request": {"model": "models/own"}, "mode": "m"},
+    )
+
+    assert [one.model for one in all_jobs(scan(source, default_model="default"))] == ["default", "own", "own"]
+
+
 def test_a_byte_order_mark_windows_line_ends_blank_lines_and_a_missing_last_newline_are_fine(tmp_path):
     path = tmp_path / "jobs.jsonl"
     lines = [json.dumps(job(name)).encode() for name in "abc"]
@@ -100,6 +118,8 @@ def test_big_integers_and_lone_surrogates_come_through(jobs_file):
         (job("a\nb"), "U+000A"),
         (job("a" * 513), "513 characters"),
         ({"job_id": "a", "payload": 1}, "--model"),
+        ({"jobid": "a", "model": "m", "payload": 1}, '"key" and "request"; did you mean "job_id" by "jobid"'),
+        ({"job_id": "a", "model": "m", "paylod": 1}, 'no "payload"; did you mean "payload" by "paylod"'),
         ('{"job_id": "a", "model": "m", "payload": NaN}', "NaN"),
         ('{"job_id": "a", "model": "m", "payload": 1e999}', "not a JSON value"),
         ('{"job_id": "a", "model": "m", "payload": ' + "9" * 5000 + "}", "can't be read as JSON"),

@@ -326,6 +326,7 @@ def test_the_pace_at_which_the_next_run_begins_is_told_while_it_is_gone_by(ledge
         op.Consult(
             (
                 op.GateState("new", None, pace_per_s=0.55, pace_learnt_s=3600.0),
+                op.GateState("fast", None, pace_per_s=320.5, pace_learnt_s=3600.0),
                 op.GateState("old", None, pace_per_s=9.0, pace_learnt_s=8 * 86_400.0),
                 op.GateState("free", None),
             )
@@ -335,10 +336,12 @@ def test_the_pace_at_which_the_next_run_begins_is_told_while_it_is_gone_by(ledge
     summary = read(ledger)
 
     assert [(pace.model, round(pace.per_minute, 6), pace.until - pace.learnt_at) for pace in summary.paces] == [
-        ("new", 33.0, 7 * 86_400.0)
+        ("fast", 19_230.0, 7 * 86_400.0),
+        ("new", 33.0, 7 * 86_400.0),
     ]
     assert summary.made_at - summary.paces[0].learnt_at == pytest.approx(3600.0, abs=60)
     assert "\npace: new begins at 33 calls a minute, learnt 20" in render(summary)
+    assert "\npace: fast begins at 19230 calls a minute, learnt 20" in render(summary)
     assert as_json(summary, ())["paces"][0].keys() == {"model", "calls_per_minute", "learnt_at", "until"}
 
 

@@ -13,7 +13,7 @@ from parked.cli.output import hint, put, put_json
 from parked.job import State
 from parked.ledger.counters import Metric
 from parked.ledger.store import Imbalance
-from parked.plain import printable
+from parked.plain import number_text, printable
 from parked.settings import Settings
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         for line in _told(imbalances):
             put(line)
         for found in locked:
-            for line in _named(found, f"{found.found:g}"):
+            for line in _named(found, number_text(found.found)):
                 put(line)
     if not imbalances:
         return Exit.SURROUNDINGS if locked else Exit.OK
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
 
 def _told(imbalances: list[Imbalance]) -> Iterator[str]:
     for found in imbalances:
-        yield from _named(found, f"counted {found.counted:g}, found {found.found:g}")
+        yield from _named(found, f"counted {number_text(found.counted)}, found {number_text(found.found)}")
 
 
 def _named(found: Imbalance, how_many: str) -> Iterator[str]:

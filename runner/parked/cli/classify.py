@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from parked.cli.exits import Exit
 from parked.cli.output import hint, put, put_json
 from parked.errors import SettingsError
-from parked.plain import printable
+from parked.plain import number_text, printable
 from parked.settings import Settings
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def _told(found: Pasted) -> Iterator[str]:
             ("kind", verdict.kind),
             ("reason", verdict.reason),
             ("scope", verdict.scope),
-            ("delay", "none asked for" if delay_s is None else f"{delay_s:g} s, as the server asks"),
+            ("delay", "none asked for" if delay_s is None else f"{number_text(delay_s)} s, as the server asks"),
             ("class", f"{_error_class(verdict)}, once it is parked"),
             ("means", meaning.meaning),
             ("parked", what_parked_does(verdict.reason)),

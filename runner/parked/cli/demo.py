@@ -105,6 +105,7 @@ class _Story:
         command = "parked" if shutil.which("parked") else str(Path(sys.executable).parent / "parked")
         self._say(f"Look around: {command} list --ledger {shlex.quote(self.ledger)}\n")
         self._say_real()
+        self._say(f"\nAll of this stays in {self._folder}. To delete it: rm -r {shlex.quote(str(self._folder))}")
 
     def answers(self) -> int:
         with (self._folder / "answers.jsonl").open() as lines:

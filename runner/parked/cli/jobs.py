@@ -1,13 +1,35 @@
-"""A job and its attempts, as `list` and `show` give them out in JSON."""
+"""Jobs as a table, and a job and its attempts as `list` and `show` give them out in JSON."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from parked.answers import TRUNCATED
-from parked.clock import iso_text
+from parked.cli.output import table
+from parked.clock import iso_text, minute_text
 from parked.ledger.operations import JobRow
 from parked.ledger.store import AttemptRow, Revision
+
+
+def job_table(rows: Sequence[JobRow], *, is_parked: bool) -> Iterator[str]:
+    """Yield a head, and a line for each job. Columns that would be empty in every line are left out.
+
+    `is_parked`: all of them are, so that their state needs no column, and since when is what matters.
+    """
+    columns = {
+        "JOB": [row.job_id for row in rows],
+        "PIPELINE": [row.pipeline for row in rows],
+        "BATCH": [row.batch for row in rows],
+        "STATE": ["" if is_parked else str(row.state) for row in rows],
+        "CLASS": [row.error_class or "" for row in rows],
+        "ATTEMPTS": [str(row.calls) for row in rows],
+        "PARKED" if is_parked else "ACCEPTED": [
+            minute_text(row.parked_at if is_parked and row.parked_at is not None else row.accepted_at) for row in rows
+        ],
+    }
+    shown = {head: cells for head, cells in columns.items() if any(cells)}
+    yield from table(list(shown), list(zip(*shown.values(), strict=True)))
 
 
 def job_as_json(row: JobRow) -> dict[str, Any]:

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from parked.cli.exits import Exit
 from parked.cli.filters import add_filters, filter_words, filters_of
-from parked.cli.jobs import job_as_json
+from parked.cli.jobs import job_as_json, job_table
 from parked.cli.ledgers import existing_ledger
 from parked.cli.nearest import one_of, whole_number
-from parked.cli.output import command_line, counted, flag, hint, put, put_json, table
-from parked.clock import minute_text
+from parked.cli.output import command_line, counted, flag, hint, put, put_json
 from parked.job import State
 from parked.ledger.operations import JobRow
 from parked.ledger.store import Filters, Reader
@@ -59,7 +58,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         if not rows:
             hint(f"no {thing}{' that the filters match' if filters else ''} in {ledger.where}")
             return Exit.OK
-        for line in _table(rows, is_parked=states == [State.PARKED]):
+        for line in job_table(rows, is_parked=states == [State.PARKED]):
             put(line)
         hint(_said(args, filters, reader, rows, total=total, thing=thing))
     return Exit.OK
@@ -80,23 +79,6 @@ def _jobs(args: argparse.Namespace, filters: Filters, reader: Reader) -> tuple[i
     states = _states(args)
     rows = list(reader.jobs(filters, states=states, limit=args.limit, newest_first=True))
     return reader.count(filters, states=states), rows
-
-
-def _table(rows: Sequence[JobRow], *, is_parked: bool) -> list[str]:
-    """One line a job. Columns that would be empty in every line are left out."""
-    columns = {
-        "JOB": [row.job_id for row in rows],
-        "PIPELINE": [row.pipeline for row in rows],
-        "BATCH": [row.batch for row in rows],
-        "STATE": ["" if is_parked else str(row.state) for row in rows],
-        "CLASS": [row.error_class or "" for row in rows],
-        "ATTEMPTS": [str(row.calls) for row in rows],
-        "PARKED" if is_parked else "ACCEPTED": [
-            minute_text(row.parked_at if is_parked and row.parked_at is not None else row.accepted_at) for row in rows
-        ],
-    }
-    shown = {head: cells for head, cells in columns.items() if any(cells)}
-    return list(table(list(shown), list(zip(*shown.values(), strict=True))))
 
 
 def _said(

@@ -11,10 +11,11 @@ from contextlib import suppress
 from typing import Any, Final
 
 from parked.errors import SettingsError
+from parked.plain import flag as flag
 from parked.plain import printable
+from parked.reasons import OTHER_MODEL as OTHER_MODEL
 
-OTHER_MODEL: Final = "OTHER-MODEL"  # where somebody is to put a name
-OTHER_LEDGER: Final = "LEDGER"
+OTHER_LEDGER: Final = "LEDGER"  # where somebody is to put an address
 
 
 def put(text: str) -> None:
@@ -85,11 +86,6 @@ def _without_secrets(word: str) -> str:
         return f"{name}{equals}{as_shown(value)}"
     except SettingsError:  # no address, but a text that begins like one
         return OTHER_LEDGER
-
-
-def flag(name: str, value: str) -> list[str]:
-    """Return a flag with its value as words; a value that looks like a flag stays with its name."""
-    return [f"{name}={value}"] if value.startswith("-") else [name, value]
 
 
 def counted(number: int, thing: str) -> str:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from parked.cli.output import OTHER_MODEL, command_line, counted, flag, hint
+from parked.cli.output import command_line, counted, hint
 from parked.clock import minute_text, span_text
 from parked.errors import LedgerUnavailable, SettingsError
 from parked.gate import PROBE_MAX_S
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from parked.ledger.operations import JobRow
     from parked.news import News, Pause
     from parked.pool import Pool
+    from parked.retired import Pending, Retired
 
+SHOWN_RETIRED: Final = 3  # models, in a line
 SAME_OUTAGE_S: Final = 5.0  # outages that are given up at times so close are one
 
 
@@ -79,12 +81,6 @@ class Pauses:
             " at the latest; Ctrl-C ends it before, and loses nothing"
         )
 
-    def is_retired(self, model: str | None) -> bool:
-        """Whether a model is paused for good, so that only another one goes on."""
-        from parked.verdict import Reason
-
-        return model in self.now and self.now[model].reason is Reason.MODEL_NOT_FOUND
-
     def text(self) -> str:
         """In a word each, for one line; empty if there is none."""
         paused = (f"{pause.scope or 'all models'} ({pause.reason})" for pause in self.now.values())
@@ -130,21 +126,29 @@ def command_for_pending(
 ) -> str:
     """Return the command that gives another model to what waits longest for this one: with the file of its batch."""
     from parked.ledger.store import Filters
+    from parked.retired import with_another_model
 
     with ledger.ask() as reader:
         filters = Filters(pipeline=pipeline, model=model)
         row = next(iter(reader.jobs(filters, states=(State.PENDING,), limit=1)), None)
-    names = [("--pipeline", pipeline), ("--batch", None)] if row is None else [
-        ("--pipeline", row.pipeline), ("--batch", row.batch),
-    ]  # fmt: skip
-    words = [word for name, value in names if value for word in flag(name, value)]
-    return command_line(args, command, "JOBS", *words, "--model", OTHER_MODEL)
+    if row is not None:
+        pipeline = row.pipeline
+    words = with_another_model(command, pipeline=pipeline, batch="" if row is None else row.batch)
+    return command_line(args, *words)
 
 
-def tell_pending(ledger: Ledger, *, pipeline: str | None, go_on: str) -> None:
-    """Say how many jobs of a pipeline (None: of all) are pending, since when, and which command goes on with them."""
-    if (text := pending_text(ledger, pipeline=pipeline)) is not None:
-        hint(f"{text}; to go on: {go_on}")
+def to_go_on(pending: Pending, *, same: str, with_another: Callable[[Retired], str]) -> str:
+    """Return what to type to go on with what is pending.
+
+    `same` goes on with all that needs nothing else; `with_another` says what gives another model to the rest.
+    """
+    ways = [same] if pending.as_it_is else []
+    for one in pending.retired[:SHOWN_RETIRED]:
+        way = with_another(one)
+        ways.append(f"for what is pending for {one.model}: {way}" if ways else way)
+    if len(pending.retired) > SHOWN_RETIRED:
+        ways.append(f"so for {counted(len(pending.retired) - SHOWN_RETIRED, 'more retired model')}")
+    return "; ".join(ways)
 
 
 def pending_text(ledger: Ledger, *, pipeline: str | None) -> str | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from parked.cli.drain import Drain, run_draining, tell_lost
 from parked.cli.exits import Exit
 from parked.cli.filters import add_filters, filter_words, filters_of
-from parked.cli.jobs import job_as_json
+from parked.cli.jobs import job_as_json, job_table
 from parked.cli.ledgers import existing_ledger
 from parked.cli.nearest import whole_number
 from parked.cli.output import OTHER_MODEL, command_line, counted, flag, hint, put, put_json, table
@@ -117,6 +117,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         if not args.apply:
             _tell_dry_run(args, ledger, choice)
             return Exit.OK
+        refusals.refuse_without_callers(choice)
         return _apply(args, settings, ledger, filters, choice, callers, mending)
 
 
@@ -151,6 +152,17 @@ class _Refusals:
         if self._known[called] is None and payloads is not None:
             return self._unsendable(called, payloads[row.job_id])
         return self._known[called]
+
+    def refuse_without_callers(self, choice: Choice) -> None:
+        """Refuse a replay that could call for none of the jobs, as a run without a key is refused.
+
+        Raises:
+            SettingsError: says how many jobs lack what.
+        """
+        missing = set(self._known.values())
+        if choice.refused and choice.refused.keys() <= missing and not choice.jobs and not choice.not_due:
+            told = "; ".join(f"{counted(jobs, 'job')}: {why}" for why, jobs in choice.refused.items())
+            raise SettingsError(f"none of these jobs can be replayed here: {told}")
 
     def _missing(self, called: Called) -> str | None:
         try:
@@ -334,8 +346,7 @@ def _tell_dry_run(args: argparse.Namespace, ledger: Ledger, choice: Choice) -> N
         for line in table(("JOBS", "CLASS", "REASON", "CAUSE"), rows):
             put(line)
         put("")
-        sample = [(row.job_id, row.pipeline, row.batch, row.error_class or "", str(row.calls)) for row in choice.sample]
-        for line in table(("JOB", "PIPELINE", "BATCH", "CLASS", "ATTEMPTS"), sample):
+        for line in job_table(choice.sample, is_parked=True):
             put(line)
     _tell_left(choice)
     _tell_kept_callers(args, choice)

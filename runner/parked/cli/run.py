@@ -22,7 +22,7 @@ from parked.cli.pending import (
     pending_text,
     refuse_omitted,
     tell_orphans,
-    tell_pending,
+    to_go_on,
     waiting_text,
 )
 from parked.cli.progress import Progress, progress, watching
@@ -319,8 +319,8 @@ class _Work:
             hint(f"the answers of jobs left over from earlier: {command_line(args, 'answers', '--new')}")
         self._models.tell(args)
         self._pauses.tell(self._with_another_model)
-        retired = args.model if self._pauses.is_retired(args.model) else None
-        tell_pending(self._ledger, pipeline=args.pipeline, go_on=self._to_go_on(but_model=retired))
+        if (pending := pending_text(self._ledger, pipeline=args.pipeline)) is not None:
+            hint(f"{pending}; to go on: {self._to_go_on()}")
         hint(tally.text())
         for told in self._unwritten():
             hint(told)
@@ -343,10 +343,19 @@ class _Work:
             told.append(f"{pending}; to go on: {self._to_go_on()}")
         hint("; ".join(part for part in told if part))
 
-    def _to_go_on(self, *, but_model: str | None = None) -> str:
-        if self._takes_up:
-            return same_command(self._args, but_model=but_model)
-        return "parked run with the file that they came from, since not all their payloads can be read here"
+    def _to_go_on(self) -> str:
+        from parked.retired import Pending, pending_by_way_on
+
+        args = self._args
+        with self._ledger.ask() as reader:
+            pending = pending_by_way_on(reader, pipeline=args.pipeline)
+        same = same_command(args)
+        if not self._takes_up:
+            same = "parked run with the file that they came from, since not all their payloads can be read here"
+        elif any(one.model == args.model for one in pending.retired):  # with another, it runs the others as well
+            own_first = sorted(pending.retired, key=lambda one: one.model != args.model)
+            pending = Pending(as_it_is=False, retired=tuple(own_first))
+        return to_go_on(pending, same=same, with_another=lambda one: self._with_another_model(one.model))
 
     def _with_another_model(self, model: str) -> str:
         """What to type so that what is pending for a model is run with another."""
@@ -354,7 +363,7 @@ class _Work:
         if model == args.model:
             return same_command(args, but_model=model)
         if self._scanned.names(model):
-            return f"name another one in the lines of {args.jobs}, and give the same command again"
+            return f"name another one in the lines of {args.jobs} instead of {model}, and give the same command again"
         return command_for_pending(args, self._ledger, "run", pipeline=args.pipeline, model=model)
 
     def _unwritten(self) -> list[str]:

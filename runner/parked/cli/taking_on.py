@@ -5,17 +5,18 @@ from __future__ import annotations
 import argparse
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from parked.cli.output import command_line, counted, flag, hint
-from parked.errors import JobConflict, SettingsError
+from parked.errors import SettingsError
 from parked.job import ANSWERED, State, check_name
 from parked.settings import Settings
 
 if TYPE_CHECKING:
     from parked.cli.frame import Parser
+    from parked.job import Job
     from parked.jobfile import Scan
     from parked.ledger import Ledger
 
@@ -83,22 +84,43 @@ def tell_created(ledger: Ledger) -> None:
 
 
 def refuse_conflicts(ledger: Ledger, scanned: Scan, args: argparse.Namespace) -> None:
-    """Refuse a file that holds a known id with another payload, before anything of it is taken on.
+    """Refuse the lines of a file that hold a known id with another payload, before anything of it is taken on.
 
     Raises:
-        JobConflict: names the first.
+        InvalidJobFile: names them, unless they are to be set aside.
         TextMissing: a known one was accepted under a key that isn't there.
     """
     from parked.ledger.codec import identity
     from parked.pool import CHUNK
 
+    examples: dict[State, str] = {}  # by the state of the jobs that are known: the id of the first
+
+    def refusals(jobs: list[Job]) -> Iterator[tuple[str, str]]:
+        known = reader.identities(args.pipeline, args.batch, [job.job_id for job in jobs])
+        for job in jobs:
+            if job.job_id not in known or ledger.vault.is_same(known[job.job_id], identity(job.payload)):
+                continue
+            for row in reader.jobs_by_key(job.job_id, pipeline=args.pipeline, batch=args.batch):
+                example = examples.setdefault(row.state, job.job_id)
+                yield job.job_id, f"id known with another payload (its job: {row.state}); the first is {example!r}"
+
     with ledger.ask() as reader:
-        for chunk in scanned.chunks(CHUNK):
-            known = reader.identities(args.pipeline, args.batch, [job.job_id for job in chunk])
-            for job in chunk:
-                there = known.get(job.job_id)
-                if there is not None and not ledger.vault.is_same(there, identity(job.payload)):
-                    raise JobConflict(args.pipeline, args.batch, job.job_id)
+        scanned.refuse(refusals, size=CHUNK)
+    scanned.remedies += _for_other_payloads(args, examples)
+    scanned.refuse_bad()
+
+
+def _for_other_payloads(args: argparse.Namespace, examples: Mapping[State, str]) -> Iterator[str]:
+    """What to do about jobs that are known with another payload; `examples` has an id for each state of them."""
+    place = [*flag("--pipeline", args.pipeline), *(flag("--batch", args.batch) if args.batch else [])]
+    if examples:
+        yield "What was accepted stands; another payload is run under an id of its own, or in another --batch."
+    if State.PARKED in examples:
+        replay = command_line(args, "replay", *place, *flag("--payload", "FILE" if args.jobs == "-" else args.jobs))
+        yield f"To replay what is parked with the payloads of the file: {replay}"
+    if State.PENDING in examples:
+        one = [*place, *flag("--job", examples[State.PENDING]), "--state", str(State.PENDING), "--reason", "TEXT"]
+        yield f"To put away what is pending: {command_line(args, 'discard', *one)}"
 
 
 @dataclass(slots=True)
@@ -140,6 +162,6 @@ def _standing(state: State) -> str:
 
 def tell_rejected(scanned: Scan) -> None:
     if scanned.rejected_to is not None:
-        for text in scanned.bad.texts():
+        for text in (*scanned.bad.texts(), *scanned.remedies):
             hint(text)
         hint(f"bad lines were set aside in {scanned.rejected_to}")

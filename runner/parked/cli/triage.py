@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from parked.cli.filters import FAILED_WITH, add_filters, filter_words, filters_of
-from parked.cli.jobs import job_as_json
+from parked.cli.jobs import job_as_json, job_table
 from parked.cli.output import command_line, counted, hint, put, put_json, table
 from parked.cli.progress import progress
 from parked.errors import SettingsError
-from parked.job import check_name
+from parked.job import State, check_name
 from parked.reasons import EXPLAINED
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ def tell_dry_run(
         for line in table(("JOBS", "STATE", "CLASS", "REASON"), [(str(number), *cause) for cause, number in causes]):
             put(line)
         put("")
-        sample = [(row.job_id, row.pipeline, row.state, row.error_class or "") for row in selection.sample]
-        for line in table(("JOB", "PIPELINE", "STATE", "CLASS"), sample):
+        is_parked = all(state is State.PARKED for state, _, _ in selection.causes)
+        for line in job_table(selection.sample, is_parked=is_parked):
             put(line)
     tell_left(selection.left, left_means)
     if not jobs:

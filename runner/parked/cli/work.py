@@ -20,6 +20,7 @@ from parked.cli.pending import (
     refuse_omitted,
     refuse_unreadable,
     tell_orphans,
+    to_go_on,
 )
 from parked.errors import LedgerUnavailable, SettingsError, TextMissing
 from parked.job import ANSWERED, State, check_name
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from parked.course import Hold
     from parked.ledger import Ledger
     from parked.ledger.operations import Called
+    from parked.retired import Retired
     from parked.running import Running
 
 DEFAULT_CONCURRENCY: Final = 8  # what the smallest quotas bear; more is faster where the quota allows it
@@ -137,16 +139,16 @@ class _Work:
                     "pending": pending,
                 }
             )
-        to_go_on = [f"{text}; to go on: {same_command(args)}"] if text is not None else []
+        go_on = [f"{text}; to go on: {self._to_go_on()}"] if text is not None else []
         if args.quiet:
             if status is not Exit.OK:
                 whys = [f"why: {self._command_for_parked('causes')}"] if ended[State.PARKED] else []
-                hint("; ".join(part for part in (self._text(), self._pauses.text(), *whys, *to_go_on) if part))
+                hint("; ".join(part for part in (self._text(), self._pauses.text(), *whys, *go_on) if part))
             return status
         if ended[State.PARKED]:
             hint(f"to see what is parked and why: {self._command_for_parked('list')}")
         self._pauses.tell(self._with_another_model)
-        for line in (*to_go_on, self._text()):
+        for line in (*go_on, self._text()):
             hint(line)
         return status
 
@@ -171,6 +173,20 @@ class _Work:
     def _command_for_parked(self, command: str) -> str:
         words = flag("--pipeline", self._args.pipeline) if self._args.pipeline is not None else []
         return command_line(self._args, command, *words)
+
+    def _to_go_on(self) -> str:
+        from parked.retired import pending_by_way_on, with_another_model
+
+        args = self._args
+        with self._ledger.ask() as reader:
+            pending = pending_by_way_on(reader, pipeline=args.pipeline)
+        same = same_command(args)
+
+        def with_another(one: Retired) -> str:
+            submit = with_another_model("submit", pipeline=one.pipeline, batch=one.batch)
+            return f"{command_line(args, *submit)}, then {same}"
+
+        return to_go_on(pending, same=same, with_another=with_another)
 
     def _with_another_model(self, model: str) -> str:
         """What to type so that what is pending for a model is run with another."""

@@ -1,6 +1,7 @@
 """`parked demo` tells the truth: it fails where a command in it does something else than the story says."""
 
 import json
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -18,8 +19,9 @@ def demo():
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_the_demo_answers_every_job_but_those_that_a_filter_refuses_and_uses_nobodys_key(monkeypatch):
+def test_the_demo_answers_every_job_but_those_that_a_filter_refuses_and_uses_nobodys_key(monkeypatch, tmp_path):
     monkeypatch.setenv("GEMINI_API_KEY", "never-sent")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
 
     done = demo()
 
@@ -33,6 +35,11 @@ def test_the_demo_answers_every_job_but_those_that_a_filter_refuses_and_uses_nob
     assert len(set(lines)) == len(lines) == 48
     assert "The same against the real API" in done.stdout
     assert "never-sent" not in done.stdout
+
+    stays, delete = done.stdout.splitlines()[-1].split(" To delete it: ")
+    assert stays == f"All of this stays in {folder}."
+    subprocess.run(shlex.split(delete), check=True)
+    assert list(tmp_path.glob("parked-demo-*")) == []
 
 
 def test_where_no_folder_can_be_made_it_says_what_to_do(monkeypatch, tmp_path, capsys):

@@ -110,6 +110,68 @@ def test_a_worker_names_the_command_that_hands_in_the_jobs_for_another_model(par
     assert models(url) == {(State.SUCCEEDED, "new"): 20}
 
 
+def test_a_quiet_run_of_a_retired_model_names_the_command_with_another(parked, retired, file):
+    jobs = file(20)
+
+    said = parked("run", jobs, "--model", "old", "--quiet")
+
+    assert said.status == 4
+    assert said.err.splitlines()[-1].endswith(f"; to go on: parked run {jobs} --model OTHER-MODEL --quiet")
+
+
+def test_a_quiet_run_says_where_the_lines_name_the_retired_model(parked, retired, file):
+    jobs = file(20, "old")
+
+    said = parked("run", jobs, "--model", "new", "--quiet")
+
+    assert said.err.splitlines()[-1].endswith(
+        f"; to go on: name another one in the lines of {jobs} instead of old, and give the same command again"
+    )
+
+
+def test_a_worker_proposes_itself_only_behind_the_command_that_names_another_model(parked, retired, file, url):
+    parked("submit", file(20), "--model", "old", "--pipeline", "nightly", "--batch", "b")
+    words = ("work", "--until-empty", "--concurrency", "4")
+    way = (
+        "; to go on: parked submit JOBS --pipeline nightly --batch b --model OTHER-MODEL,"
+        " then parked work --until-empty --concurrency 4"
+    )
+
+    said, quiet = parked(*words), parked(*words, "--quiet")
+
+    assert said.err.splitlines()[-2].endswith(way)
+    assert quiet.err.splitlines()[-1].endswith(f"{way} --quiet")
+
+
+def test_a_summary_proposes_a_worker_behind_the_command_that_names_another_model(parked, retired, file):
+    parked("run", file(20), "--model", "old", "--batch", "b")
+
+    said = parked("summary")
+
+    assert said.err.splitlines()[-2:] == [
+        "  parked submit JOBS --pipeline default --batch b --model OTHER-MODEL",
+        "  parked work --pipeline default --until-empty",
+    ]
+    parked("submit", file(20), "--model", "new", "--batch", "b")
+    assert "OTHER-MODEL" not in parked("summary").err
+    assert parked("work", "--pipeline", "default", "--until-empty").status == 0
+
+
+def test_beside_a_retired_model_what_waits_for_others_goes_on_as_it_is(parked, retired, file, story):
+    jobs = file(20)
+    parked("run", jobs, "--model", "old")
+    story.ledger.record(op.Accept("default", "", "a", "m", encode(1), identity(1), caller="script:missing_here"))
+
+    run = parked("run", jobs, "--model", "old")
+    work = parked("work", "--until-empty", "--pipeline", "default")
+
+    assert run.err.splitlines()[-2].endswith(f"; to go on: parked run {jobs} --model OTHER-MODEL")
+    assert work.err.splitlines()[-2].endswith(
+        "; to go on: parked work --until-empty --pipeline default; for what is pending for old: parked submit JOBS"
+        " --pipeline default --model OTHER-MODEL, then parked work --until-empty --pipeline default"
+    )
+
+
 def test_answered_and_parked_jobs_keep_their_model_and_that_is_said(parked, api, file, url, tmp_path):
     api.answers(lambda request: reply.blocked_prompt("SAFETY") if request.text == "1?" else None)
     parked("run", file(3), "--model", "old")

@@ -164,10 +164,26 @@ def test_a_job_whose_caller_is_not_here_is_left_and_said(parked, night, url, tmp
     (tmp_path / "elsewhere.py").unlink()
     monkeypatch.delitem(__import__("sys").modules, "elsewhere")
 
-    said = parked("replay", "--job", "mine", "--apply")
+    said = parked("replay", "--job", "mine", "--job", "bad-0", "--apply")
 
+    assert said.status == 1
     assert "left 1 job: can't import elsewhere:call" in said.err
     assert in_state(url, State.PARKED).count("mine") == 1
+
+
+def test_where_no_job_of_a_replay_can_be_called_it_is_refused_like_a_run(parked, night, url, monkeypatch, tmp_path):
+    monkeypatch.delenv("GEMINI_API_KEY")
+    (tmp_path / "one.jsonl").write_text('{"job_id": "a", "model": "m", "payload": {"contents": "x"}}\n')
+    run = parked("run", str(tmp_path / "one.jsonl"))
+
+    said = parked("replay", "--all", "--apply")
+
+    assert (said.status, said.out) == (run.status, "") == (2, "")
+    why = run.err.removeprefix("parked: ")
+    assert said.err == f"parked: none of these jobs can be replayed here: 4 jobs: {why}"
+    assert parked("replay").err.startswith("left 4 jobs: ")
+    with open_ledger(url) as ledger, ledger.ask() as reader:
+        assert list(reader.rows("replays")) == []
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sqlite3
 import stat
@@ -280,9 +281,57 @@ def test_an_id_that_the_ledger_knows_with_another_payload_is_refused_before_anyt
     said = parked("run", jobs("new", "another", name="other.jsonl"))
 
     assert said.status == 2
-    assert "job-0" in said.err
+    assert "  line 1: id known with another payload (its job: succeeded); the first is 'job-0'" in said.err
     assert len(api.requests) == calls
     assert stored(url) == ["job-0"]
+
+
+@pytest.mark.parametrize("command", ["run", "submit"])
+def test_ids_that_are_known_with_another_payload_are_told_as_bad_lines_with_what_helps(
+    parked, api, story, jobs, url, command
+):
+    words = ("--pipeline", "nightly", "--batch", "b")
+    for n in range(8):
+        story.parked(f"job-{n}", batch="b")
+    story.pending("job-8", batch="b")
+    story.parked("job-0", batch="another")
+    file = jobs(*map(str, range(10)))
+
+    said = parked(command, file, *words)
+
+    assert (said.status, api.requests) == (2, [])
+    assert said.err.splitlines()[-7:] == [
+        f"parked: 9 of 10 lines of {file} can't be run, so nothing was started:",
+        "  lines 1, 2, 3, 4, 5 and 3 more: id known with another payload (its job: parked); the first is 'job-0'",
+        "  line 9: id known with another payload (its job: pending); the first is 'job-8'",
+        "Mend them, or run the others with --skip-bad-lines.",
+        "What was accepted stands; another payload is run under an id of its own, or in another --batch.",
+        f"To replay what is parked with the payloads of the file: parked replay {' '.join(words)} --payload {file}",
+        f"To put away what is pending: parked discard {' '.join(words)} --job job-8 --state pending --reason TEXT",
+    ]
+    proposed = [line.partition(": parked ")[2] for line in said.err.splitlines()[-2:]]
+    assert [parked(*shlex.split(line)).err.splitlines()[-1][:30] for line in proposed] == [
+        "would replay 8 jobs; nothing w",
+        "would discard 1 job; nothing w",
+    ]
+
+
+@pytest.mark.parametrize(("command", "state"), [("run", "1 answered"), ("submit", "1 new")])
+def test_ids_that_are_known_with_another_payload_can_be_set_aside_with_the_other_bad_lines(
+    parked, api, story, jobs, command, state
+):
+    story.answered("job-1", pipeline="default")
+    file = Path(jobs("one", "two", "three"))
+    first, second, third = file.read_text().splitlines(keepends=True)
+    file.write_text(first + "not json\n" + second + second + "\n" + third.replace("job-2", "job-0"))
+
+    said = parked(command, str(file), "--skip-bad-lines")
+
+    assert said.status == 0
+    assert "line 3: id known with another payload (its job: succeeded); the first is 'job-1'" in said.err.splitlines()
+    assert said.err.splitlines()[-1] == f"5 lines: {state}, 1 repeated, 3 rejected"
+    rejected = "not json\n" + third.replace("job-2", "job-0") + second
+    assert Path(f"{file}.rejected.jsonl").read_text() == rejected
 
 
 def test_a_payload_that_could_send_the_key_elsewhere_is_refused(parked, api, tmp_path):

@@ -67,6 +67,28 @@ def test_discard_without_apply_only_says_which(parked, night, where):
     assert where() == before
 
 
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        ([], ["replay"]),
+        ([], ["discard", "--reason", "r"]),
+        ([], ["erase", "--reason", "r"]),
+        (["discard", "--all", "--reason", "r", "--apply"], ["restore"]),
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_of_two_nights_each_preview_tells_which_job_is_whose(parked, story, api, before, words):
+    story.parked("img-55", batch="n1")
+    story.parked("img-55", batch="n2")
+    if before:
+        parked(*before)
+
+    head, *lines = parked(*words).out.partition("\n\n")[2].splitlines()
+
+    assert head.split()[:3] == ["JOB", "PIPELINE", "BATCH"]
+    assert [line.split()[:3] for line in lines] == [["img-55", "nightly", "n1"], ["img-55", "nightly", "n2"]]
+
+
 def test_discard_with_apply_puts_away_what_the_filters_match(parked, night, where):
     said = parked("discard", "--class", "exhausted:503", "--reason", "no use", "--apply")
 
