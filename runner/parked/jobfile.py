@@ -33,6 +33,7 @@ MAX_CHUNK_BYTES: Final = 8 * 2**20  # as a batch of the ledger's writer
 # The id's field and the payload's: ours, and the input format of Google's Batch API.
 FORMS: Final = (("job_id", "payload"), ("key", "request"))
 FIELDS: Final = frozenset({"model", *(field for form in FORMS for field in form)})
+OTHER_WORDS: Final = frozenset({"mode"})  # near to one of these, and fields that people have
 MAX_FIELD_CHARS: Final = 20  # of a name that may be a misspelt one of these
 # Of 1: one letter is another, too much or missing, or two are exchanged. `code` is further from `model`.
 NEAR: Final = 0.8
@@ -350,7 +351,9 @@ def _misspelt(line: dict[str, Any], wanted: str) -> str:
 
     Other fields are its user's own, and let through.
     """
-    near = next((name for name in line if name not in FIELDS and _is_near(name[:MAX_FIELD_CHARS], wanted)), None)
+    near = next(
+        (name for name in line if name not in FIELDS | OTHER_WORDS and _is_near(name[:MAX_FIELD_CHARS], wanted)), None
+    )
     return "" if near is None else f'; did you mean "{wanted}" by "{near}"?'
 
 

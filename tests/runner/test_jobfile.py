@@ -67,7 +67,7 @@ def test_a_line_whose_model_is_misspelt_does_not_go_to_the_default_one(jobs_file
 
 
 def test_other_fields_of_a_line_are_its_users_own(jobs_file):
-    own = {"code": 1, "module": 1, "modified": 1, "node": 1, "label": 1, "key": "k", "m" * 10_000: 1}
+    own = {"mode": "m", "code": 1, "module": 1, "modified": 1, "node": 1, "label": 1, "key": "k", "m" * 10_000: 1}
     source = jobs_file(
         {"job_id": "a", "payload": 1, **own},
         {"job_id": "b", "payload": 1, "model": "own", "mode": "m", "models": 1},
