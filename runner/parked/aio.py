@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Coroutine, Iterable, Iterator
-from typing import Any, Final, TypeVar
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Final
 
 from parked.calls import call_threads
 from parked.course import Hold, Raised
@@ -17,8 +20,6 @@ from parked.pool import CHUNK, Pool
 from parked.running import BaseRunner, Running
 
 GATHER_S: Final = 0.05  # how long a chunk is gathered before it is accepted as it is
-
-_T = TypeVar("_T")
 
 
 class AsyncRunner(BaseRunner):
@@ -63,43 +64,94 @@ class AsyncRunner(BaseRunner):
 
 
 class PoolThread:
-    """`run_many` for a program without a loop: the pool runs on a loop in a thread, and is pulled from here."""
+    """`run_many` for a program without a loop: the pool runs on a loop in a thread, and is pulled from here.
+
+    Ctrl-C strikes whoever pulls, wherever that is just now. So all that could be left half done is done in the thread,
+    which ends by itself once it is told to, or nobody pulls any more.
+    """
 
     def __init__(self, on: Running, jobs: Iterable[Job], *, concurrency: int) -> None:
         self._on = on
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="parked-pool", daemon=True)
+        self._work = _PoolWork(on, jobs, concurrency)
+        self._end = weakref.finalize(self, self._work.end)
+        self._thread = threading.Thread(target=self._work.run, name="parked-pool", daemon=True)
         self._thread.start()
-        self._pool = self._await(self._make(concurrency))
-        self._holds = self._pool.run(self._pool.accepting(on, chunked(jobs)))
+        self._work.begun.result()
 
     def __iter__(self) -> Iterator[Outcome]:
-        while (hold := self._await(self._next())) is not None:
-            if isinstance(hold, Raised):
-                raise hold.error
+        while (hold := self._work.pull().result()) is not None:
             yield self._on.outcome(hold)
 
     def stop(self) -> None:
         """Drain. Safe in any thread and in a signal handler."""
-        self._loop.call_soon_threadsafe(self._pool.stop)
+        self._work.stop()
 
     def close(self) -> None:
-        self._await(self._pool.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        """End at once what still runs; its jobs are released. Returns when nothing runs any more."""
+        self._end()
         self._thread.join()
-        self._loop.close()
+        if self._work.failure is not None:
+            raise self._work.failure
 
-    async def _make(self, concurrency: int) -> Pool:
-        return Pool(self._on, concurrency=concurrency, pipelines=(self._on.pipeline,))
 
-    async def _next(self) -> Hold | Raised | None:
+class _PoolWork:
+    """What a `PoolThread` does in its thread. It doesn't know who pulls, so that it can tell when nobody does."""
+
+    def __init__(self, on: Running, jobs: Iterable[Job], concurrency: int) -> None:
+        self.begun: Future[None] = Future()
+        self.failure: BaseException | None = None
+        self._on, self._jobs, self._concurrency = on, jobs, concurrency
+        self._told_to_end = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._over: asyncio.Event
+        self._pool: Pool
+        self._holds: AsyncGenerator[Hold, None]
+        self._pulling: asyncio.Task[None]
+
+    def run(self) -> None:
         try:
-            return await anext(self._holds, None)
-        except BaseException as exc:  # noqa: BLE001 - a SystemExit would end the loop, and be raised nowhere
-            return Raised(exc)
+            asyncio.run(self._main())
+        except BaseException as exc:  # noqa: BLE001 - raised to whoever waits
+            self.failure = exc
+            if not self.begun.done():
+                self.begun.set_exception(exc)
 
-    def _await(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+    def pull(self) -> Future[Hold | None]:
+        """Ask for the next job that is out of the pool's hands; None: there is none any more."""
+        assert self._loop is not None
+        pulled: Future[Hold | None] = Future()
+        self._loop.call_soon_threadsafe(self._pull, pulled)
+        return pulled
+
+    def stop(self) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._pool.stop)
+
+    def end(self) -> None:
+        """Safe in any thread, at any time, and while garbage is collected."""
+        self._told_to_end = True
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._over.set)
+
+    async def _main(self) -> None:
+        self._over = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._pool = Pool(self._on, concurrency=self._concurrency, pipelines=(self._on.pipeline,))
+        self._holds = self._pool.run(self._pool.accepting(self._on, chunked(self._jobs)))
+        self.begun.set_result(None)
+        if not self._told_to_end:
+            await self._over.wait()
+        await self._pool.close()
+
+    def _pull(self, pulled: Future[Hold | None]) -> None:
+        self._pulling = asyncio.ensure_future(self._next(pulled))
+
+    async def _next(self, pulled: Future[Hold | None]) -> None:
+        try:
+            pulled.set_result(await anext(self._holds, None))
+        except BaseException as exc:  # noqa: BLE001 - a SystemExit would end the loop, and be raised nowhere
+            pulled.set_exception(exc)
 
 
 async def chunked(jobs: Iterable[Job] | AsyncIterable[Job]) -> AsyncIterator[list[Job]]:

@@ -360,6 +360,50 @@ def test_a_program_that_dies_of_an_error_of_its_own_hands_back_what_runs(ledger,
     assert states() == {State.SUCCEEDED: 1, State.PENDING: 5}
 
 
+INTERRUPTED = """
+import gc, os, parked, signal, sys, threading
+def jobs():
+    yield from [parked.Job(f"a-{n}", model="m", payload=n) for n in range(3)]
+    if sys.argv[2] == "source":
+        os.kill(os.getpid(), signal.SIGINT)
+        threading.Event().wait()
+begun = threading.Barrier(3, action=lambda: os.kill(os.getpid(), signal.SIGINT))
+def call(payload, model):
+    begun.wait()
+    threading.Event().wait()
+ledger = parked.open_ledger(sys.argv[1])
+try:
+    list(parked.Runner(ledger, call).run_many(jobs(), concurrency=3))
+except KeyboardInterrupt as exc:
+    del exc
+    gc.collect()
+    print(sorted(thread.name for thread in threading.enumerate() if thread.name != "parked-call"))
+    ledger.close()
+"""
+
+
+@pytest.mark.parametrize("during", ["call", "source"])
+def test_ctrl_c_hands_back_what_run_many_ran_without_a_complaint_and_leaves_no_thread(ledger, states, during):
+    command = [sys.executable, "-c", INTERRUPTED, ledger.url, during]
+
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout in ("['MainThread', 'parked-ledger']\n", "['MainThread']\n")
+    assert set(states()) <= {State.PENDING}
+
+
+def test_a_concurrency_that_cannot_be_leaves_no_thread(ledger):
+    with pytest.raises(parked.SettingsError, match="concurrency"):
+        list(parked.Runner(ledger, answering).run_many([JOB], concurrency=0))
+    gc.collect()
+
+    for thread in threading.enumerate():
+        if thread.name == "parked-pool":
+            thread.join(timeout=30)
+            assert not thread.is_alive()
+
+
 # --- cancellation ----------------------------------------------------------------------------------------------
 
 
