@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -329,11 +329,16 @@ class Ledger:
         if self not in _open:
             return
         _open.discard(self)
-        with self._registering:  # who registers just now leaves as well, and nobody does so between leaving and the end
-            if self._pulse.owner_id is not None:
-                self._writer.submit(Leave(self._pulse.owner_id))
-                self._pulse.owner_id = None
-            self._writer.close()
+        try:
+            with self._registering:  # who registers just now leaves as well, and nobody between leaving and the end
+                if self._pulse.owner_id is not None:
+                    with suppress(LedgerUnavailable):  # it was closed before, and that interrupted
+                        self._writer.submit(Leave(self._pulse.owner_id))
+                    self._pulse.owner_id = None
+                self._writer.close()
+        except BaseException:  # Ctrl-C, say: whoever closes it again, at the latest the program's end, does the rest
+            _open.add(self)
+            raise
 
     def __enter__(self) -> Self:
         return self

@@ -216,7 +216,7 @@ class Writer:
                 raise LedgerUnavailable("this ledger was closed; open it again to use it")
             self._outcomes.update((ticket, None) for ticket in tickets if isinstance(ticket.operation, OUTCOMES))
             self._waiting.extend(tickets)
-            if self._thread is None:
+            if self._thread is None or self._thread.ident is None:  # an interrupt came before its start
                 self._thread = threading.Thread(target=self._run, name="parked-ledger", daemon=True)
                 self._thread.start()
         if look:
@@ -252,7 +252,7 @@ class Writer:
             self._closed = True
             thread = self._thread
         self.look()
-        if thread is not None:
+        if thread is not None and thread.ident is not None:
             thread.join()
         with self._at_work:
             self._close_store()
@@ -276,7 +276,7 @@ class Writer:
 
     def _run(self) -> None:
         pause_s = FIRST_PAUSE_S
-        while True:
+        while self._thread is threading.current_thread():
             self._sleep(pause_s if self._kept else None)
             with self._at_work:
                 self._away = self._trouble = None

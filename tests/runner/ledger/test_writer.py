@@ -360,6 +360,45 @@ def test_an_outcome_that_the_database_refuses_is_recorded_without_its_texts(writ
     assert (attempt.status, attempt.message) == (500, "")
 
 
+def interrupting_once(monkeypatch, method):
+    """Have Ctrl-C strike where a thread is started, or waited for: once."""
+    does = getattr(threading.Thread, method)
+
+    def struck(thread, *given):
+        monkeypatch.setattr(threading.Thread, method, does)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, method, struck)
+
+
+def test_a_writer_whose_thread_was_interrupted_at_its_start_starts_another(writer, monkeypatch):
+    interrupting_once(monkeypatch, "start")
+    with pytest.raises(KeyboardInterrupt):
+        writer.submit(accept("a-1"))
+
+    assert writer.submit(accept("a-2")).wait(WAIT_S).created
+
+
+def test_a_writer_whose_thread_was_never_started_can_be_closed(writer, monkeypatch):
+    interrupting_once(monkeypatch, "start")
+    with pytest.raises(KeyboardInterrupt):
+        writer.submit(accept("a-1"))
+
+    writer.close()
+
+
+def test_a_ledger_whose_closing_was_interrupted_is_closed_by_the_next(path, monkeypatch):
+    ledger = open_ledger(f"sqlite:///{path}")
+    ledger.sweep()
+    interrupting_once(monkeypatch, "join")
+    with pytest.raises(KeyboardInterrupt):
+        ledger.close()
+
+    ledger.close()
+
+    assert not [file.name for file in path.parent.iterdir() if file.name.endswith("-wal")]
+
+
 def test_closing_writes_what_waits(path, disk, monotonic):
     writer = Writer(
         lambda: StoreOnDisk(path, disk), pulse=Pulse(monotonic=monotonic), patience_s=900.0, monotonic=monotonic
