@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 __all__ = [
     "InvalidJob",
     "JobConflict",
@@ -16,6 +18,9 @@ __all__ = [
     "TextMissing",
     "TransitionError",
 ]
+
+# Said by whoever needs it, and is the first to notice.
+WORKING_FOLDER_GONE: Final = "the folder that this was started in is gone; change into one that is there"
 
 
 class ParkedError(Exception):

@@ -278,6 +278,8 @@ def payloads_in(source: str, *, stdin: BinaryIO | None = None) -> tuple[dict[str
 def _open(source: str, stdin: BinaryIO | None) -> tuple[str, BinaryIO]:
     """Open a job file for reading it twice; what can be read only once is spooled first."""
     if source == STDIN:
+        if stdin is None and sys.stdin is None:
+            raise InvalidJobFile("standard input is closed; name a JSONL file, or send one there")
         return "standard input", _spooled(sys.stdin.buffer if stdin is None else stdin)
     try:
         stream = Path(source).open("rb")  # noqa: SIM115 - the scan holds it open

@@ -22,7 +22,7 @@ from parked.cli.exits import Exit, exit_of
 from parked.cli.nearest import did_you_mean
 from parked.cli.output import hint
 from parked.cli.signals import Stopped, arrivals, stopping
-from parked.errors import OutputFailed, ParkedError, SettingsError
+from parked.errors import WORKING_FOLDER_GONE, OutputFailed, ParkedError, SettingsError
 from parked.settings import Settings, refuse_unknown
 from parked.version import __version__
 
@@ -72,6 +72,8 @@ example:
 _USER_OF_ADDRESS: Final = re.compile(r"://[^\s'\"]*@")
 
 if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
+
     Subparsers = argparse._SubParsersAction["Parser"]  # argparse has no public name for what `add_subparsers` returns
 
 
@@ -92,6 +94,10 @@ class Parser(argparse.ArgumentParser):
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         raise Shown
 
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        """As argparse's own, which keeps quiet about a full disk."""
+        (file or sys.stderr).write(message)
+
 
 class Shown(Exception):
     """--help or --version was printed; there is nothing else to do."""
@@ -102,10 +108,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         with stopping():
-            status = _run(words)
+            try:
+                status = _run(words)
+            except Shown:
+                status = Exit.OK
             sys.stdout.flush()
-    except Shown:
-        status = Exit.OK
     except SystemExit:
         hint("parked: the caller or the check ended the program (SystemExit); jobs that were not finished are pending")
         status = Exit.SURROUNDINGS
@@ -207,10 +214,21 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, ParkedError):
         # It may quote a word of the command line, and that may be an address with a password.
         return _USER_OF_ADDRESS.sub("://…@", str(error))
+    if isinstance(error, FileNotFoundError) and error.filename is None and _is_nowhere():
+        return WORKING_FOLDER_GONE
     if isinstance(error, OSError):
         return f"{error.filename or 'reading or writing failed'}: {error.strerror or type(error).__name__}"
     # Its text may quote a prompt or a key: that is for those who ask for it.
     return f"a bug in parked ({type(error).__name__}); please report it with what --debug shows"
+
+
+def _is_nowhere() -> bool:
+    """Whether the working folder was deleted."""
+    try:
+        os.getcwd()  # noqa: PTH109 - only this fails there
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _forget_output() -> None:

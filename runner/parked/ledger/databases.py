@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from parked.arguments import check_kind
-from parked.errors import SettingsError
+from parked.errors import WORKING_FOLDER_GONE, LedgerUnavailable, SettingsError
 from parked.ledger.store import Database
 from parked.ledger.vault import PLAIN_VAULT, Vault
 
@@ -27,7 +27,7 @@ def locate(
 
     Raises:
         SettingsError: the URL is none that parked understands.
-        LedgerUnavailable: the extra for this database isn't installed.
+        LedgerUnavailable: the extra for this database isn't installed, or the folder that a path starts from is gone.
     """
     check_kind("a ledger's URL", url, str, rule="text like sqlite:///parked.db or postgresql://host/database")
     scheme, colon, rest = url.partition(":")
@@ -35,7 +35,13 @@ def locate(
         from parked.ledger.sqlite import SqliteDatabase
         from parked.ledger.sqlite_file import path_of
 
-        return SqliteDatabase(path_of(url), mode=mode, vault=vault, clock=clock or time.time, monotonic=monotonic)
+        try:
+            path = path_of(url)
+        except FileNotFoundError as exc:
+            raise LedgerUnavailable(
+                f"{WORKING_FOLDER_GONE}, or name the ledger by an absolute path: sqlite:////absolute/file.db"
+            ) from exc
+        return SqliteDatabase(path, mode=mode, vault=vault, clock=clock or time.time, monotonic=monotonic)
     if scheme in _POSTGRES and colon:
         from parked.ledger.postgres_server import Server, require_psycopg
 

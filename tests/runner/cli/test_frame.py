@@ -12,6 +12,7 @@ import pytest
 from parked.cli import frame, main
 from parked.cli.exits import Exit, exit_of
 from parked.cli.output import command_line, same_command
+from parked.cli.signals import put_back
 from parked.errors import (
     InvalidJob,
     JobConflict,
@@ -188,6 +189,37 @@ def test_output_that_cannot_be_written_is_an_error_of_the_surroundings(story, ur
     assert "Exception" not in done.stderr
 
 
+@pytest.mark.parametrize("words", ["--help", "list --help", "--version"])
+def test_help_that_cannot_be_written_is_an_error_of_the_surroundings(shell, words):
+    done = shell(f"{sys.executable} -m parked.cli {words} > /dev/full; echo $? >&2")
+
+    assert done.stderr == "parked: reading or writing failed: No space left on device\n3\n"
+
+
+@pytest.mark.parametrize("command", ["run", "submit"])
+def test_jobs_from_a_standard_input_that_is_closed_are_wrong_usage(shell, url, command):
+    done = shell(f"{sys.executable} -m parked.cli {command} - --call json:dumps --ledger {url} <&-; echo $? >&2")
+
+    assert done.stderr == "parked: standard input is closed; name a JSONL file, or send one there\n2\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "next_step"),
+    [
+        ("list", ", or name the ledger by an absolute path: sqlite:////absolute/file.db"),
+        ("run /jobs.jsonl --call calls:call", ""),
+    ],
+)
+def test_a_working_folder_that_was_deleted_is_named(shell, words, next_step, tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+
+    done = shell(f"cd {gone}; rmdir {gone}; unset PARKED_LEDGER; {sys.executable} -m parked.cli {words}; echo $? >&2")
+
+    said = "the folder that this was started in is gone; change into one that is there"
+    assert done.stderr == f"parked: {said}{next_step}\n3\n"
+
+
 def test_a_terminal_without_unicode_gets_escapes(story, url, shell):
     story.parked("Zürich-猫")
 
@@ -211,7 +243,8 @@ def test_help_needs_no_sdk_and_no_exporter():
 def test_main_takes_its_words_from_the_command_line(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["parked", "--version"])
 
-    assert main() == 0
+    with put_back():
+        assert main() == 0
     assert capsys.readouterr().out == f"parked {__version__}\n"
 
 
