@@ -20,7 +20,7 @@ from parked.cli.frame import build_parser
 from parked.delay import next_pacific_midnight
 from parked.settings import SETTINGS, Settings, refuse_unknown
 from parked.simulator import Simulator
-from parked_exporter.cli import parser as exporter_parser
+from parked_exporter.command import parser as exporter_parser
 from servers import missing
 
 ROOT = Path(__file__).parents[1]

@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from parked.settings import Address, SidecarSettings, variable
-from parked_exporter.cli import PROGRAM, parser
+from parked_exporter.command import PROGRAM, parser
 
 TIMEOUT_S: Final = 4.0  # below that of HEALTHCHECK, so that the reason is told
 REACHED_AT: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # who listens on every address does so on this one

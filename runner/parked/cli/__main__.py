@@ -2,7 +2,7 @@
 
 import sys
 
-from parked.cli.frame import main
+from parked.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from parked.cli.drain import Drain, run_draining, tell_lost
+from parked.cli.drain import Drain, tell_lost
 from parked.cli.exits import Exit
 from parked.cli.filters import add_filters, filter_words, filters_of
 from parked.cli.jobs import job_as_json, job_table
@@ -246,7 +246,7 @@ def _apply(
     replay = OpenReplay(args.name, who, json.dumps(said))
     results, drain = Results(), Drain()
     with tracing("parked"), entered(ledger, replay, results, pipeline=filters.pipeline) as replay_id:
-        run_draining(_run(args, settings, choice, callers, mending, replay_id, results, drain))
+        drain.run(lambda: _run(args, settings, choice, callers, mending, replay_id, results, drain))
     results.not_run += choice.jobs - results.recovered - results.parked_again - results.not_run - results.spared
     _tell_results(args, ledger, choice, results)
     if drain.received is not None:

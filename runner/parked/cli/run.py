@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, aclosing, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from parked.cli.drain import Drain, run_draining, tell_lost
+from parked.cli.drain import Drain, tell_lost
 from parked.cli.exits import Exit
 from parked.cli.nearest import per_minute, whole_number
 from parked.cli.output import command_line, counted, flag, hint, put_json, same_command
@@ -167,7 +167,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         # The SDK's 100,000 objects are here to stay: walked by each full collection they cost 5 % of a run.
         gc.freeze()
         work = _Work(args, scanned, out, on, waits_s=waits_s, takes_up=takes_up)
-        run_draining(work.run())
+        work.drain.run(work.run)
         with suppress(LedgerUnavailable):  # what was seen then stands
             work.look_again()
         ledger.leave_run()  # before it is counted what is pending: of what is accepted later, others are told
@@ -216,7 +216,7 @@ class _Work:
         self._moved_away: set[int] = set()  # jobs of the file that another process has given another model meanwhile
         self._elsewhere: dict[int, str] = {}  # jobs of the file that another process had when it came to them: ids
         self._written: list[int] = []
-        self._drain = Drain()
+        self.drain = Drain()
         self._failure: OutputFailed | None = None
         self._answers_missing: Counter[str] = Counter()  # why answers of earlier runs can't be written -> jobs
 
@@ -237,7 +237,7 @@ class _Work:
         if self._takes_up:
             failed = failed_before(self._on, (job for chunk in self._scanned.chunks(CHUNK) for job in chunk))
             sources = [beside(sources[0], self._on, failed), self._left_over(pool)]
-        self._drain.watch(pool, drain_s=self._on.policy.drain_s)
+        self.drain.watch(pool, drain_s=self._on.policy.drain_s)
         try:
             with (
                 progress(self._scanned.jobs) as shown,
@@ -373,8 +373,8 @@ class _Work:
     def exit(self) -> Exit:
         if self._failure is not None:
             raise self._failure
-        if self._drain.received is not None:
-            return self._drain.exit()
+        if self.drain.received is not None:
+            return self.drain.exit()
         if self._answers_missing:
             return Exit.SURROUNDINGS
         return self._tally.exit(parked_ok=self._args.parked_ok)

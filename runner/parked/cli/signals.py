@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from types import FrameType
 from typing import Final
 
 from parked.cli.exits import Exit
@@ -124,9 +125,17 @@ def noting() -> Iterator[Arrivals]:
         yield _arrivals
 
 
+def take(handle: Callable[[int, FrameType | None], None]) -> None:
+    """From now on signals are handled so. To be called in the main thread."""
+    for number in STATUS:
+        # `nohup`, and a shell that starts something behind it, have a signal ignored.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handle)
+
+
 @contextmanager
 def put_back() -> Iterator[None]:
-    """Afterwards signals do what they do now. An event loop leaves those that it has handled to Python's defaults."""
+    """Afterwards signals do what they do now."""
     before = {number: signal.getsignal(number) for number in STATUS}
     try:
         yield
@@ -165,8 +174,5 @@ def _handled_by(first: Callable[[int], None]) -> Iterator[None]:
 
     with put_back():
         if threading.current_thread() is threading.main_thread():
-            for number in STATUS:
-                # `nohup`, and a shell that starts something behind it, have a signal ignored.
-                if signal.getsignal(number) is not signal.SIG_IGN:
-                    signal.signal(number, handle)
+            take(handle)
         yield

@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from parked.cli.drain import Drain, run_draining, tell_lost
+from parked.cli.drain import Drain, tell_lost
 from parked.cli.exits import Exit
 from parked.cli.ledgers import existing_ledger
 from parked.cli.nearest import whole_number
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         tell_orphans(ledger.sweep())  # now: a worker that finds nothing to do may be gone before its first beat
         work = _Work(args, settings, ledger)
         try:
-            run_draining(work.run())
+            work.drain.run(work.run)
         except TextMissing as exc:  # it came meanwhile; with one that was there before, nothing would have begun
             raise LedgerUnavailable(f"a pending job in {ledger.where}: payload {exc.why}") from exc
         return work.tell()
@@ -95,7 +95,7 @@ class _Work:
 
         self._args, self._ledger = args, ledger
         self._callers = Callers(ledger, settings.policy())
-        self._drain = Drain()
+        self.drain = Drain()
         self._pauses = Pauses()
         self._ended: Counter[State] = Counter()
 
@@ -111,7 +111,7 @@ class _Work:
             pipelines=None if args.pipeline is None else (args.pipeline,),
         )
         pool.turns.heard.append(self._pauses.heard)
-        self._drain.watch(pool, drain_s=self._callers.policy.drain_s)
+        self.drain.watch(pool, drain_s=self._callers.policy.drain_s)
         _log.info("work_began", extra=fields(ledger=ledger.where, pipeline=args.pipeline))
         # With nothing to do and nothing to lose, a worker that is to stay waits for its ledger as long as it takes.
         patience_s = ledger.write_patience_s if args.until_empty else math.inf
@@ -164,8 +164,8 @@ class _Work:
         return f"{counted(ended.total(), 'job')}: {told}"
 
     def _exit(self, pending: int) -> Exit:
-        if self._drain.received is not None:
-            return self._drain.exit()
+        if self.drain.received is not None:
+            return self.drain.exit()
         if pending:
             return Exit.PENDING
         return Exit.PARKED if self._ended[State.PARKED] and not self._args.parked_ok else Exit.OK

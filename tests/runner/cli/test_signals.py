@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import json
 import signal
 import subprocess
 import sys
@@ -10,7 +10,9 @@ import sys
 import pytest
 
 from parked.cli import main, signals
-from parked.cli.drain import run_draining
+from parked.cli.drain import Drain
+from parked.job import State
+from parked.ledger import open_ledger
 
 # Sends itself signals while they are only noted; what it does before comes first.
 NOTED = """
@@ -133,16 +135,18 @@ def test_a_swallowed_signal_still_ends_a_run(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_a_loop_that_handled_signals_leaves_them_as_it_found_them():
-    async def watch():
-        for number in signals.STATUS:
-            asyncio.get_running_loop().add_signal_handler(number, print)
+def test_a_command_that_ran_jobs_handles_signals_as_before():
+    seen = []
+
+    async def work():
+        seen.append([signal.getsignal(number) for number in signals.STATUS])
 
     with signals.stopping():
         before = [signal.getsignal(number) for number in signals.STATUS]
-        run_draining(watch())
+        Drain().run(work)
 
         assert [signal.getsignal(number) for number in signals.STATUS] == before
+    assert before not in seen
 
 
 def test_a_command_leaves_signals_as_it_found_them(capsys):
@@ -151,3 +155,128 @@ def test_a_command_leaves_signals_as_it_found_them(capsys):
     main(["--version"])
 
     assert [signal.getsignal(number) for number in signals.STATUS] == before
+
+
+# --- a process from its first to its last moment -------------------------------------------------------------------
+
+STRIKING = """
+import atexit, os, signal, sys
+
+moment = sys.argv.pop(1)
+
+def strike():
+    os.kill(os.getpid(), signal.SIGINT)
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == moment:
+            strike()
+
+if moment == "its end":
+    atexit.register(strike)
+sys.meta_path.insert(0, Finder())
+from {module} import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "moment"),
+    [
+        ("parked.cli", "parked.cli.frame"),
+        ("parked.cli", "its end"),
+        ("parked_exporter.cli", "parked_exporter.command"),
+        ("parked_exporter.cli", "its end"),
+    ],
+)
+def test_ctrl_c_while_modules_are_imported_or_at_the_end_shows_no_traceback(module, moment):
+    command = [sys.executable, "-c", STRIKING.format(module=module), moment, "--version"]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    assert (done.returncode, done.stderr) == (130, "")
+
+
+# Is `parked run`, and sends itself SIGTERM when the socket by which a loop is woken was made, or was just closed.
+AROUND_THE_LOOP = """
+import asyncio, os, signal, socket, sys
+from asyncio.selector_events import BaseSelectorEventLoop
+
+def and_strike(does):
+    def struck(*given, **named):
+        result = does(*given, **named)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return result
+    return struck
+
+if sys.argv.pop(1) == "made":
+    socket.socketpair = and_strike(socket.socketpair)
+else:
+    BaseSelectorEventLoop._close_self_pipe = and_strike(BaseSelectorEventLoop._close_self_pipe)
+from parked.cli import main
+sys.exit(main())
+"""
+
+
+@pytest.fixture
+def command_on(tmp_path):
+    """Returns a function that runs a script, which is `parked run` of jobs in a folder of its own, with its caller."""
+
+    def run(script, *words, caller, jobs=3):
+        (tmp_path / "calls.py").write_text(caller)
+        lines = [{"job_id": f"a-{n}", "model": "m", "payload": {"contents": "x"}} for n in range(jobs)]
+        (tmp_path / "jobs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        command = [sys.executable, "-c", script, *words, "run", "jobs.jsonl", "--call", "calls:call"]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+
+    return run
+
+
+@pytest.mark.parametrize("moment", ["made", "closed"])
+def test_a_signal_while_the_loop_is_made_or_closed_is_neither_lost_nor_complained_of(command_on, moment):
+    done = command_on(AROUND_THE_LOOP, moment, caller="def call(payload):\n    return 'an answer'\n")
+
+    assert done.returncode == 143
+    for complaint in ("Traceback", "ignored", "never awaited"):
+        assert complaint not in done.stderr
+    assert f"3 lines: {'3 pending' if moment == 'made' else '3 answered'}" in done.stderr
+
+
+# Is `parked run` on a disk that takes long to sync an answer: meanwhile two signals come.
+SLOW_COMMIT = """
+import os, signal, sys, time
+import calls
+from parked.cli import drain, main
+from parked.ledger.sqlite import SqliteStore
+
+commit = SqliteStore.commit
+
+def slowly(store):
+    if calls.answered.is_set():
+        calls.answered.clear()
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.2)
+    commit(store)
+
+SqliteStore.commit = slowly
+drain.LAST_COMMIT_S = 30.0
+sys.exit(main())
+"""
+
+
+def test_a_second_signal_does_not_call_an_answer_lost_that_is_just_being_written(command_on, tmp_path):
+    caller = (
+        "import threading\n"
+        "answered = threading.Event()\n"
+        "def call(payload):\n"
+        "    answered.set()\n"
+        "    return 'an answer'\n"
+    )
+
+    done = command_on(SLOW_COMMIT, caller=caller, jobs=1)
+
+    assert done.returncode == 130
+    assert "could not be written" not in done.stderr
+    with open_ledger(f"sqlite:///{tmp_path}/parked.db", create=False) as ledger, ledger.ask() as reader:
+        assert {state: jobs for (_, state), jobs in reader.states().items() if jobs} == {State.SUCCEEDED: 1}
