@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from typing import TYPE_CHECKING
 
-from parked.cli import end_by_ctrl_c
+from parked.cli import end_by_signals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,7 +15,8 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the sidecar until a signal ends it, and return the exit status. Without `argv` it is what this process is."""
     if argv is None:
-        end_by_ctrl_c()
+        # A sidecar that was told to end has ended well; a check that was told to has found out nothing.
+        end_by_signals(terminated=128 + signal.SIGTERM if "--check" in sys.argv else 0)
     from parked_exporter.command import run
 
     return run(argv)

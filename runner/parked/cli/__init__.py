@@ -9,22 +9,27 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["end_by_ctrl_c", "main"]
+__all__ = ["end_by_signals", "main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status. Without `argv` it is the one that this process was started for."""
     if argv is None:
-        end_by_ctrl_c()
+        end_by_signals()
     from parked.cli.frame import main as framed
 
     return framed(argv)
 
 
-def end_by_ctrl_c() -> None:
-    """Let Ctrl-C end this process without a traceback, where nobody has come to handle it yet, or does so any more.
+def end_by_signals(*, terminated: int = 128 + signal.SIGTERM) -> None:
+    """Let Ctrl-C and SIGTERM end this process where nobody has come to handle them yet, or does so any more.
 
-    That is half of the time that a short command takes: while modules are imported, and at the interpreter's end.
+    That is half of the time that a short command takes: while modules are imported, and at the interpreter's end. Left
+    to Python, Ctrl-C shows a traceback there; and a container's first process, which the kernel shields from what it
+    doesn't handle, would never hear of a SIGTERM. `terminated` is the status after that.
     """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, lambda number, _: os._exit(128 + number))
+    defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    statuses = {signal.SIGINT: 128 + signal.SIGINT, signal.SIGTERM: terminated}
+    for number, default in defaults.items():
+        if signal.getsignal(number) is default:
+            signal.signal(number, lambda number, _: os._exit(statuses[signal.Signals(number)]))

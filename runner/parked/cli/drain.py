@@ -118,6 +118,7 @@ def tell_lost(job_ids: list[str]) -> None:
 def _unwritten(pool: Pool) -> list[str]:
     """The jobs whose outcomes the ledger won't take. What is just being committed isn't lost: it is waited for."""
     ends = time.monotonic() + LAST_COMMIT_S
+    pool.premises.ledger.look()  # the loop, which stands still, may have handed it in without
     while lost := pool.unwritten():
         if pool.premises.ledger.stalled or time.monotonic() >= ends:
             break

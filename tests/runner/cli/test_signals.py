@@ -162,10 +162,10 @@ def test_a_command_leaves_signals_as_it_found_them(capsys):
 STRIKING = """
 import atexit, os, signal, sys
 
-moment = sys.argv.pop(1)
+number, moment = signal.Signals[sys.argv.pop(1)], sys.argv.pop(1)
 
 def strike():
-    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), number)
 
 class Finder:
     def find_spec(self, name, path=None, target=None):
@@ -181,20 +181,23 @@ sys.exit(main())
 
 
 @pytest.mark.parametrize(
-    ("module", "moment"),
+    ("module", "moment", "name", "flag", "status"),
     [
-        ("parked.cli", "parked.cli.frame"),
-        ("parked.cli", "its end"),
-        ("parked_exporter.cli", "parked_exporter.command"),
-        ("parked_exporter.cli", "its end"),
+        ("parked.cli", "parked.cli.frame", "SIGINT", "--version", 130),
+        ("parked.cli", "parked.cli.frame", "SIGTERM", "--version", 143),
+        ("parked.cli", "its end", "SIGINT", "--version", 130),
+        ("parked_exporter.cli", "parked_exporter.command", "SIGINT", "--version", 130),
+        ("parked_exporter.cli", "parked_exporter.command", "SIGTERM", "--version", 0),
+        ("parked_exporter.cli", "parked_exporter.command", "SIGTERM", "--check", 143),
+        ("parked_exporter.cli", "its end", "SIGINT", "--version", 130),
     ],
 )
-def test_ctrl_c_while_modules_are_imported_or_at_the_end_shows_no_traceback(module, moment):
-    command = [sys.executable, "-c", STRIKING.format(module=module), moment, "--version"]
+def test_a_signal_while_modules_are_imported_or_at_the_end_says_what_it_always_says(module, moment, name, flag, status):
+    command = [sys.executable, "-c", STRIKING.format(module=module), name, moment, flag]
 
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
-    assert (done.returncode, done.stderr) == (130, "")
+    assert (done.returncode, done.stderr) == (status, "")
 
 
 # Is `parked run`, and sends itself SIGTERM when the socket by which a loop is woken was made, or was just closed.
@@ -242,30 +245,42 @@ def test_a_signal_while_the_loop_is_made_or_closed_is_neither_lost_nor_complaine
     assert f"3 lines: {'3 pending' if moment == 'made' else '3 answered'}" in done.stderr
 
 
-# Is `parked run` on a disk that takes long to sync an answer: meanwhile two signals come.
-SLOW_COMMIT = """
+# Is `parked run`, and sends itself two signals when an answer was handed in, or while the disk takes long to sync it.
+BEING_WRITTEN = """
 import os, signal, sys, time
 import calls
 from parked.cli import drain, main
+from parked.ledger import Ledger, pulse
+from parked.ledger.operations import OUTCOMES
 from parked.ledger.sqlite import SqliteStore
 
-commit = SqliteStore.commit
+moment, commit, hand_in = sys.argv.pop(1), SqliteStore.commit, Ledger.hand_in
+
+def strike():
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGINT)
 
 def slowly(store):
-    if calls.answered.is_set():
+    if moment == "synced" and calls.answered.is_set():
         calls.answered.clear()
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGINT)
+        strike()
         time.sleep(0.2)
     commit(store)
 
-SqliteStore.commit = slowly
+def struck(ledger, tickets, **given):
+    hand_in(ledger, tickets, **given)
+    if moment == "handed in" and any(isinstance(ticket.operation, OUTCOMES) for ticket in tickets):
+        strike()
+
+SqliteStore.commit, Ledger.hand_in = slowly, struck
 drain.LAST_COMMIT_S = 30.0
+pulse.BEAT_S = 1000.0  # no beat has the ledger look at what was handed in
 sys.exit(main())
 """
 
 
-def test_a_second_signal_does_not_call_an_answer_lost_that_is_just_being_written(command_on, tmp_path):
+@pytest.mark.parametrize("moment", ["handed in", "synced"])
+def test_a_second_signal_does_not_call_an_answer_lost_that_is_just_being_written(command_on, moment, tmp_path):
     caller = (
         "import threading\n"
         "answered = threading.Event()\n"
@@ -274,7 +289,7 @@ def test_a_second_signal_does_not_call_an_answer_lost_that_is_just_being_written
         "    return 'an answer'\n"
     )
 
-    done = command_on(SLOW_COMMIT, caller=caller, jobs=1)
+    done = command_on(BEING_WRITTEN, moment, caller=caller, jobs=1)
 
     assert done.returncode == 130
     assert "could not be written" not in done.stderr
