@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import os
 import threading
 from collections.abc import Iterable, Iterator
 from inspect import isawaitable, iscoroutinefunction
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from parked.aio import PoolThread
 
 STALLED_WAIT_S = 0.2  # how soon to look again whether the ledger can be written
+
+# No fork meanwhile: the child would wait for ever for an import that a thread of its parent was in the midst of.
+_importing = threading.RLock()
+os.register_at_fork(before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release)
 
 
 class SyncDriver:
@@ -176,7 +181,8 @@ class Runner(BaseRunner):
 
         Raises what `run` raises. Jobs that are under way then are released.
         """
-        from parked.aio import PoolThread
+        with _importing:
+            from parked.aio import PoolThread
 
         pool = PoolThread(self._on, jobs, concurrency=concurrency)
         self._pools.add(pool)

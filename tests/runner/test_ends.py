@@ -393,6 +393,48 @@ def test_ctrl_c_hands_back_what_run_many_ran_without_a_complaint_and_leaves_no_t
     assert set(states()) <= {State.PENDING}
 
 
+FORKED_MEANWHILE = """
+import os, parked, signal, sys, threading
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "parked.aio":
+            importing.set()
+            forked.wait(1.0)
+
+importing, forked = threading.Event(), threading.Event()
+sys.meta_path.insert(0, Finder())
+ledger = parked.open_ledger(sys.argv[1])
+runner = parked.Runner(ledger, lambda payload, model: "42")
+
+def run(name):
+    (outcome,) = runner.run_many([parked.Job(name, model="m", payload=1)])
+    assert outcome.answer == "42"
+
+thread = threading.Thread(target=run, args=("a-1",))
+thread.start()
+importing.wait()
+child = os.fork()
+if not child:
+    signal.alarm(30)
+    run("a-2")
+    ledger.close()
+    os._exit(0)
+forked.set()
+thread.join()
+sys.exit(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_child_that_is_forked_while_another_thread_begins_to_run_jobs_can_run_its_own(ledger, states):
+    command = [sys.executable, "-c", FORKED_MEANWHILE, ledger.url]
+
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert states() == {State.SUCCEEDED: 2}
+
+
 def test_a_concurrency_that_cannot_be_leaves_no_thread(ledger):
     with pytest.raises(parked.SettingsError, match="concurrency"):
         list(parked.Runner(ledger, answering).run_many([JOB], concurrency=0))
