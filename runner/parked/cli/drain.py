@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C in a command that runs jobs: the first drains, the second ends at once."""
+"""SIGTERM, Ctrl-C and a closed terminal in a command that runs jobs: the first drains, the second ends at once."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ class Exit(IntEnum):
     SURROUNDINGS = 3  # the ledger, a missing extra, the disk; of `doctor`: something is broken
     PENDING = 4  # jobs are still pending
     BUG = 70  # in parked
+    HUNG_UP = 129  # the terminal was closed
     INTERRUPTED = 130  # Ctrl-C
     TERMINATED = 143  # SIGTERM
 

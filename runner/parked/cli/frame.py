@@ -63,7 +63,7 @@ exit status, about the jobs of the command:
   2  wrong usage, settings or input; nothing was started
   3  the surroundings failed: the ledger, a missing extra, the disk; of doctor: something is broken
   4  jobs are still pending
-  70 a bug in parked; 143 and 130 after SIGTERM and Ctrl-C
+  70 a bug in parked; 143, 130 and 129 after SIGTERM, Ctrl-C and a closed terminal
 
 example:
   parked run jobs.jsonl --out answers.jsonl; parked summary

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C while a command runs: the first lets it clean up behind itself, another one ends it at once."""
+"""SIGTERM, Ctrl-C, a closed terminal: the first lets a command clean up behind itself, another one ends it at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ SAME_SIGNAL_S: Final = 1.0
 # A stop that was swallowed comes again after so long, when whatever swallowed it is over.
 AGAIN_AFTER_S: Final = 0.05
 
-STATUS: Final = {signal.SIGTERM: Exit.TERMINATED, signal.SIGINT: Exit.INTERRUPTED}
+STATUS: Final = {
+    signal.SIGTERM: Exit.TERMINATED,
+    signal.SIGINT: Exit.INTERRUPTED,
+    signal.SIGHUP: Exit.HUNG_UP,  # killed by it, a run would leave orphans behind whenever a connection breaks
+}
 
 
 class Stopped(KeyboardInterrupt):

@@ -41,7 +41,7 @@ def test_the_first_signal_is_noted_and_its_echo_is_not_taken_for_a_second():
     assert after("SIGTERM", "SIGTERM", "SIGTERM") == (0, str(signal.SIGTERM.value))
 
 
-@pytest.mark.parametrize(("second", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
+@pytest.mark.parametrize(("second", "status"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
 def test_a_second_signal_ends_the_process_at_once(second, status):
     assert after("SIGTERM", second, before="signals.SAME_SIGNAL_S = 0.0") == (status, "")
 
@@ -243,6 +243,16 @@ def test_a_signal_while_the_loop_is_made_or_closed_is_neither_lost_nor_complaine
     for complaint in ("Traceback", "ignored", "never awaited"):
         assert complaint not in done.stderr
     assert f"3 lines: {'3 pending' if moment == 'made' else '3 answered'}" in done.stderr
+
+
+def test_a_run_whose_terminal_is_closed_hands_back_what_it_has(command_on, tmp_path):
+    caller = "import os, signal\ndef call(payload):\n    os.kill(os.getpid(), signal.SIGHUP)\n    return 'an answer'\n"
+
+    done = command_on("import sys; from parked.cli import main; sys.exit(main())", caller=caller, jobs=300)
+
+    assert done.returncode == 129
+    with open_ledger(f"sqlite:///{tmp_path}/parked.db", create=False) as ledger, ledger.ask() as reader:
+        assert {state for (_, state), jobs in reader.states().items() if jobs} == {State.SUCCEEDED, State.PENDING}
 
 
 # Is `parked run`, and sends itself two signals when an answer was handed in, or while the disk takes long to sync it.
