@@ -363,9 +363,8 @@ def test_a_notification_says_class_reason_count_and_what_to_type(tmp_path):
     assert rendered(tmp_path, "parked.title", FIRING, FIRING) == f"TICKET (2): {FIRING['annotations']['summary']}"
 
     assert rendered(tmp_path, "parked.text", FIRING, RESOLVED).splitlines() == [
-        "nightly: 3 jobs parked as permanent:400 (invalid_request)",
         "They fail again until something is changed.",
-        "ledger: amber-otter, shown by night-1:9465, night-2:9465",
+        "ledger: amber-otter, last shown by night-1:9465, night-2:9465",
         "class: permanent:400",
         "reason: invalid_request",
         "jobs: 3",
@@ -375,6 +374,12 @@ def test_a_notification_says_class_reason_count_and_what_to_type(tmp_path):
         "",
         "over: nightly: 8 jobs orphaned",
     ]
+
+
+def test_of_several_alerts_each_says_what_it_is_about(tmp_path):
+    said = rendered(tmp_path, "parked.text", FIRING, FIRING).splitlines()
+
+    assert said.count(FIRING["annotations"]["summary"]) == 2
 
 
 def test_the_title_is_about_what_fires_as_long_as_anything_does(tmp_path):
@@ -412,7 +417,14 @@ def test_a_title_that_names_no_pipeline_says_where_its_ledger_is(tmp_path):
 
     title = rendered(tmp_path, "parked.title", unreadable)
 
-    assert title == "TICKET: ledger amber-otter can't be read (shown by night-1:9465)"
+    assert title == "TICKET: ledger amber-otter can't be read (last shown by night-1:9465)"
+
+
+def test_a_title_about_a_ledger_that_was_never_shown_names_no_sidecar(tmp_path):
+    said = {"summary": "the ledger of night-1:9465 can't be read", "shown_by": ""}
+    unreadable = {"status": "firing", "labels": {"instance": "night-1:9465"}, "annotations": said}
+
+    assert rendered(tmp_path, "parked.title", unreadable) == "TICKET: the ledger of night-1:9465 can't be read"
 
 
 def test_what_is_over_says_so(tmp_path):
