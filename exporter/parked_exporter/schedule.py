@@ -425,6 +425,7 @@ class Schedule:
                 found.close()
                 return self._ledger
             if self._ledger is not None:  # a task may still be in it, and must not be waited for
+                log.warning("ledger_replaced", extra=logs.fields(was=_known_name(self._ledger), now=found.name))
                 threading.Thread(target=self._ledger.close, name="parked-leave", daemon=True).start()
             self._ledger = found
             if self._context.stopping.is_set():  # `_leave` may have looked before, and found none to close
@@ -488,6 +489,14 @@ def _is_there(ledger: Ledger) -> bool:
         return False
     except LedgerUnavailable:  # for a moment, say: no reason to leave it, and to be another owner from now on
         return True
+
+
+def _known_name(ledger: Ledger) -> str | None:
+    """The name of what was opened once, if it was read before it was replaced."""
+    try:
+        return ledger.name
+    except LedgerUnavailable:
+        return None
 
 
 class _ByCron(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types

@@ -286,7 +286,7 @@ def render(summary: Summary) -> str:
         )
     for gate in summary.gates:
         why = _GATE_TEXT.get(gate.why, gate.why)
-        lines.append(f"closed for {why}: {gate.model or 'all models'}, tried again {minute_text(gate.until)}")
+        lines.append(f"closed for {why}: {gate.model or 'all models'}, next try {minute_text(gate.until)}")
     lines += [
         f"pace: {pace.model} begins at {number_text(pace.per_minute)} calls a minute,"
         f" learnt {minute_text(pace.learnt_at)}"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import queue
 import re
 import shutil
 import subprocess
+import threading
 import time
 import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
@@ -30,6 +33,8 @@ NIGHTLY = {"ledger": "amber-otter", "pipeline": "nightly"}
 OTHER_PIPELINE = {"ledger": "amber-otter", "pipeline": "weekly"}
 OTHER_LEDGER = {"ledger": "brisk-heron", "pipeline": "nightly"}
 LEDGER = {"ledger": "amber-otter"}
+OF_A_CLASS = {**NIGHTLY, "error_class": "permanent:400"}
+OF_ANOTHER_CLASS = {**NIGHTLY, "error_class": "permanent:404"}
 
 
 def amtool(*words: str) -> str:
@@ -60,8 +65,8 @@ def test_pages_ring_and_tickets_wait(rule):
     assert receiver.strip() == {"page": "parked-pages", "ticket": "parked-tickets"}[severity]
 
 
-def test_a_notification_is_about_one_pipeline_of_one_ledger_and_waits_five_seconds():
-    assert CONFIG["route"]["group_by"] == ["ledger", "pipeline"]
+def test_a_notification_is_about_one_fault_of_one_pipeline_and_waits_five_seconds():
+    assert CONFIG["route"]["group_by"] == ["ledger", "pipeline", "alertname"]
     assert CONFIG["route"]["group_wait"] == "5s"
     assert all("group_wait" not in route and "group_by" not in route for route in CONFIG["route"]["routes"])
 
@@ -70,14 +75,14 @@ def test_a_notification_is_about_one_pipeline_of_one_ledger_and_waits_five_secon
 
 
 class Alertmanager:
-    """A real one on loopback, with the example's configuration."""
+    """A real one on loopback, with the example's configuration unless told another."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, config: Path = DASHBOARDS / "alertmanager.yml") -> None:
         program = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager") or missing("Alertmanager")
         self.url = f"http://127.0.0.1:{free_port()}"
         self._process = subprocess.Popen(
             [
-                str(program), f"--config.file={DASHBOARDS / 'alertmanager.yml'}", f"--storage.path={folder}",
+                str(program), f"--config.file={config}", f"--storage.path={folder}",
                 f"--web.listen-address={self.url.removeprefix('http://')}", "--cluster.listen-address=",
             ],
             stderr=subprocess.DEVNULL,
@@ -153,6 +158,8 @@ def test_every_inhibition_holds_within_one_ledger():
         ("ParkedByConfigurationFault", NIGHTLY, ["ParkedStillParked", "ParkedPermanentFailure"], NIGHTLY, OTHER_LEDGER),
         ("ParkedUnwatched", LEDGER, ["ParkedSidecarAbsent"], LEDGER, {"ledger": "brisk-heron"}),
         ("ParkedDailyQuotaExhausted", NIGHTLY, ["ParkedBacklogNotShrinking"], NIGHTLY, OTHER_PIPELINE),
+        ("ParkedStillParked", OF_A_CLASS, ["ParkedPermanentFailure", "ParkedOrphans"], OF_A_CLASS, OF_ANOTHER_CLASS),
+        ("ParkedTooLong", OF_A_CLASS, ["ParkedStillParked"], OF_A_CLASS, OF_ANOTHER_CLASS),
     ],
 )
 def test_what_explains_others_silences_them_and_nothing_of_another(
@@ -176,10 +183,133 @@ def test_what_explains_others_silences_them_and_nothing_of_another(
         ("ParkedLedgerUnreadable", "ParkedNoLedger"),
         ("ParkedSidecarAbsent", "InstanceDown"),  # of somebody else
         ("ParkedPipelinePaused", "ParkedShareTooHigh"),
+        ("ParkedTooLong", "ParkedPermanentFailure"),  # new ones of an old class
     ],
 )
 def test_what_does_not_follow_from_another_is_told(alertmanager, one, other):
     assert not alertmanager.holds_back({"alertname": one, **NIGHTLY}, {"alertname": other, **NIGHTLY})
+
+
+# --- what is told, and how often ---------------------------------------------------------------------------------
+
+
+class Notification(NamedTuple):
+    key: str  # Alertmanager's of the group; PagerDuty's is its hash
+    told: list[tuple[str, str]]  # each alert's name, and whether it is firing or resolved
+
+
+class Phone:
+    """An Alertmanager with the example's routes and inhibitions in quick motion, and what it sends, in its order."""
+
+    def __init__(self, folder: Path) -> None:
+        came = self._came = queue.SimpleQueue[Notification]()
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                told = [(alert["labels"]["alertname"], alert["status"]) for alert in body["alerts"]]
+                came.put(Notification(body["groupKey"], told))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+        url = f"http://127.0.0.1:{self._server.server_port}/"
+        hooks = [
+            {"name": receiver["name"], "webhook_configs": [{"url": url, "send_resolved": True}]}
+            for receiver in CONFIG["receivers"]
+        ]
+        quick = {"group_wait": "200ms", "group_interval": "500ms"}
+        config = {**CONFIG, "route": CONFIG["route"] | quick, "receivers": hooks, "templates": []}
+        (folder / "quick.yml").write_text(yaml.safe_dump(config), "utf-8")
+        self.alertmanager = Alertmanager(folder / "data", folder / "quick.yml")
+
+    def hears(self) -> Notification:
+        return self._came.get(timeout=PATIENCE_S)
+
+    def hears_the_rest(self) -> list[Notification]:
+        """All that comes until another ledger has had its word twice, later than whatever else would be sent."""
+        last = {"alertname": "ParkedGrowing", "severity": "ticket", "ledger": "last", "pipeline": "nightly"}
+        rest = []
+        for ended in (False, True):
+            self.alertmanager.post(last, ended=ended)
+            while '"last"' not in (one := self.hears()).key:
+                rest.append(one)
+        return rest
+
+    def close(self) -> None:
+        self.alertmanager.stop()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture
+def phone(tmp_path):
+    ready = Phone(tmp_path)
+    yield ready
+    ready.close()
+
+
+def page(name: str) -> dict[str, str]:
+    return {"alertname": name, "severity": "page", **NIGHTLY}
+
+
+def ticket(name: str, of: dict[str, str] = NIGHTLY) -> dict[str, str]:
+    return {"alertname": name, "severity": "ticket", **of}
+
+
+def test_a_dead_key_rings_by_itself_while_a_high_share_does_and_the_share_rings_no_second_time(phone):
+    share, dead_key = page("ParkedShareTooHigh"), page("ParkedConfigurationFault")
+
+    phone.alertmanager.post(share)
+    first = phone.hears()
+    phone.alertmanager.post(dead_key)
+    second = phone.hears()
+    phone.alertmanager.post(dead_key, ended=True)
+    third = phone.hears()
+
+    assert first.told == [("ParkedShareTooHigh", "firing")]
+    assert second.told == [("ParkedConfigurationFault", "firing")]
+    assert second.key != first.key
+    assert third == Notification(second.key, [("ParkedConfigurationFault", "resolved")])
+    assert phone.hears_the_rest() == []
+
+
+def test_what_is_over_is_told_once_however_much_else_comes(phone):
+    growing, others = ticket("ParkedGrowing"), ("ParkedPipelineSilent", "ParkedPipelinePaused", "ParkedRunningTooLong")
+    phone.alertmanager.post(growing)
+    heard = [phone.hears()]
+    phone.alertmanager.post(growing, ended=True)
+    heard.append(phone.hears())
+
+    for other in others:
+        phone.alertmanager.post(ticket(other))
+        heard.append(phone.hears())
+        phone.alertmanager.post(growing, ended=True)  # Prometheus says so for a quarter of an hour
+        heard += phone.hears_the_rest()
+
+    assert [one.told for one in heard] == [
+        [("ParkedGrowing", "firing")],
+        [("ParkedGrowing", "resolved")],
+        *([(other, "firing")] for other in others),
+    ]
+
+
+def test_a_ticket_that_turns_from_news_into_what_is_still_parked_is_not_told_as_over(phone):
+    news, rest = ticket("ParkedPermanentFailure", OF_A_CLASS), ticket("ParkedStillParked", OF_A_CLASS)
+    phone.alertmanager.post(news)
+    heard = [phone.hears()]
+
+    phone.alertmanager.post(rest)  # of one evaluation
+    phone.alertmanager.post(news, ended=True)
+    heard += phone.hears_the_rest()
+
+    assert [one.told for one in heard] == [[("ParkedPermanentFailure", "firing")], [("ParkedStillParked", "firing")]]
 
 
 # --- what is said ------------------------------------------------------------------------------------------------
@@ -233,9 +363,8 @@ def test_a_notification_says_class_reason_count_and_what_to_type(tmp_path):
     assert rendered(tmp_path, "parked.title", FIRING, FIRING) == f"TICKET (2): {FIRING['annotations']['summary']}"
 
     assert rendered(tmp_path, "parked.text", FIRING, RESOLVED).splitlines() == [
-        "nightly: 3 jobs parked as permanent:400 (invalid_request)",
         "They fail again until something is changed.",
-        "ledger: amber-otter, shown by night-1:9465, night-2:9465",
+        "ledger: amber-otter, last shown by night-1:9465, night-2:9465",
         "class: permanent:400",
         "reason: invalid_request",
         "jobs: 3",
@@ -245,6 +374,12 @@ def test_a_notification_says_class_reason_count_and_what_to_type(tmp_path):
         "",
         "over: nightly: 8 jobs orphaned",
     ]
+
+
+def test_of_several_alerts_each_says_what_it_is_about(tmp_path):
+    said = rendered(tmp_path, "parked.text", FIRING, FIRING).splitlines()
+
+    assert said.count(FIRING["annotations"]["summary"]) == 2
 
 
 def test_the_title_is_about_what_fires_as_long_as_anything_does(tmp_path):
@@ -282,7 +417,14 @@ def test_a_title_that_names_no_pipeline_says_where_its_ledger_is(tmp_path):
 
     title = rendered(tmp_path, "parked.title", unreadable)
 
-    assert title == "TICKET: ledger amber-otter can't be read (shown by night-1:9465)"
+    assert title == "TICKET: ledger amber-otter can't be read (last shown by night-1:9465)"
+
+
+def test_a_title_about_a_ledger_that_was_never_shown_names_no_sidecar(tmp_path):
+    said = {"summary": "the ledger of night-1:9465 can't be read", "shown_by": ""}
+    unreadable = {"status": "firing", "labels": {"instance": "night-1:9465"}, "annotations": said}
+
+    assert rendered(tmp_path, "parked.title", unreadable) == "TICKET: the ledger of night-1:9465 can't be read"
 
 
 def test_what_is_over_says_so(tmp_path):

@@ -21,6 +21,7 @@ import yaml
 import parked
 from parked.cli import main
 from parked.job import State
+from parked.ledger import operations as op
 from parked.policy import Policy
 from parked.simulator import Request, Simulator
 from parked.simulator import replies as reply
@@ -135,9 +136,12 @@ class Morning:
         status = {"parked": main, "parked-exporter": exporter}[program](words)
         return status, *self._capsys.readouterr()
 
+    def open(self) -> parked.Ledger:
+        return parked.open_ledger(self._url)
+
     def states(self) -> dict[tuple[str, State], int]:
         """How many jobs are in which state; every job is accounted for."""
-        with parked.open_ledger(self._url) as ledger, ledger.ask() as reader:
+        with self.open() as ledger, ledger.ask() as reader:
             assert reader.imbalances(thorough=True) == []
             return reader.states()
 
@@ -187,3 +191,37 @@ def test_the_command_of_a_notification_runs_as_it_is_written(morning, line):
     assert "{{" not in line
     assert status == 0, err
     assert out or "--state=running" in line
+
+
+def command_for(name: str) -> str:
+    (rule,) = [rule for rule in ALERTS if rule["alert"] == name]
+    return command_of(rule)
+
+
+def test_the_command_for_a_ledger_that_can_not_be_written_says_what_is_in_its_way(morning, tmp_path):
+    with closing(sqlite3.connect(tmp_path / "morning/parked.db")) as somebody:
+        somebody.execute("BEGIN IMMEDIATE")
+
+        _, out, err = morning.run(command_for("ParkedLedgerNotWritable"))
+
+    assert "another process holds it locked, so that nothing can be written" in out, err
+
+
+def test_the_command_for_a_pipeline_that_an_outage_paused_says_so(morning):
+    with morning.open() as ledger:
+        ledger.record(op.SetPause("nightly", MODEL, "overloaded", 1.0, None, ledger.owner_id))
+
+    status, out, err = morning.run(command_for("ParkedPipelinePaused"))
+
+    assert status == 0, err
+    assert re.search(r"^paused: nightly, .*: overloaded", out, re.MULTILINE), out
+
+
+@pytest.mark.parametrize("name", ["ParkedShareTooHigh", "ParkedGrowing"])
+def test_the_command_for_failures_shows_those_of_a_night_when_no_sidecar_looked(morning, tmp_path, name):
+    with closing(sqlite3.connect(tmp_path / "morning/parked.db")) as connection, connection:
+        connection.execute("UPDATE jobs SET parked_at = unixepoch() - 9 * 3600 WHERE state = 'parked'")
+
+    _, out, err = morning.run(command_for(name))
+
+    assert "permanent:400" in out, err

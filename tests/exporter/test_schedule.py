@@ -489,7 +489,7 @@ def test_that_there_is_no_ledger_is_said_once_for_all_tasks_and_when_one_came(ur
     assert [record.message for record in caplog.records].count("ledger_writable") == 1
 
 
-def test_a_ledger_that_another_one_replaced_is_left_for_the_new_one(url, tmp_path, start):
+def test_a_ledger_that_another_one_replaced_is_left_for_the_new_one_which_the_log_says(url, tmp_path, start, events):
     names: Signals = queue.Queue()
     open_ledger(url).close()
     start(
@@ -507,6 +507,7 @@ def test_a_ledger_that_another_one_replaced_is_left_for_the_new_one(url, tmp_pat
     while seen == old:
         seen = names.get(timeout=PATIENCE_S)
     assert seen == new
+    assert [(record["was"], record["now"]) for record in events("ledger_replaced")] == [(old, new)]
 
 
 def test_a_backup_that_was_put_back_is_written_by_the_tasks_although_it_has_the_same_name(url, tmp_path, start):

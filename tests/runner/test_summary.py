@@ -276,7 +276,7 @@ def test_it_is_told_why_jobs_are_pending(ledger):
     )
     assert in_line[0] == "turn"
     assert at_a_gate[0] == "gate"
-    assert [line for line in at_a_gate[1] if line.startswith("closed for a rate limit: m, tried again 2")]
+    assert [line for line in at_a_gate[1] if line.startswith("closed for a rate limit: m, next try 2")]
     assert paused[0] == "pause"
     assert [line for line in paused[1] if line.startswith("paused: p, m, since 2")]
 

@@ -205,7 +205,7 @@ def check_same(path: Path, known: FileId) -> None:
     if file_id(path) != known:
         raise LedgerReplaced(
             f"the ledger {path} is another file than this process has opened, so nothing is written to it; put the"
-            " first one back, or end the program and start it again"
+            " first one back, or end the program and start it again (a sidecar goes on with the new one by itself)"
         )
 
 
