@@ -20,6 +20,9 @@ from parked.ledger.store import AttemptRow
 from parked.simulator import Simulator
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
     from parked.gemini import Gemini
 
 pytest_plugins = ("servers", "disks", "containers")
@@ -154,6 +157,25 @@ def gemini(simulator: Simulator) -> Iterator[Gemini]:
     client = genai.Client(api_key="k", http_options=types.HttpOptions(base_url=simulator.url))
     yield Gemini(client)
     client.close()
+
+
+@pytest.fixture
+def exported() -> InMemorySpanExporter:
+    """The spans that the `provider`'s tracers have ended."""
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def provider(exported: InMemorySpanExporter) -> Iterator[TracerProvider]:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exported))
+    yield provider
+    provider.shutdown()
 
 
 @pytest.fixture

@@ -12,9 +12,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import parked
 from parked import telemetry
@@ -29,19 +26,6 @@ KEY = "AIza" + "Sy0f8Jq3mXw7Lk2Vt9Rn4Bp6Dc1Hg5Zs8Eu"
 ASKED, ANSWERED, INSTRUCTIONS = "gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.system_instructions"
 TRUNCATED = "parked.content.truncated"
 NONE_OF_THEM = {ASKED, ANSWERED, INSTRUCTIONS, TRUNCATED}
-
-
-@pytest.fixture
-def exported():
-    return InMemorySpanExporter()
-
-
-@pytest.fixture
-def provider(exported):
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exported))
-    yield provider
-    provider.shutdown()
 
 
 @pytest.fixture

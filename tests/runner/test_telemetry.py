@@ -34,19 +34,6 @@ JOB = parked.Job("a-1", model="gemini-3.5-flash", payload={"contents": PROMPT})
 
 
 @pytest.fixture
-def exported():
-    return InMemorySpanExporter()
-
-
-@pytest.fixture
-def provider(exported):
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exported))
-    yield provider
-    provider.shutdown()
-
-
-@pytest.fixture
 def runner(ledger, gemini, clock, provider):
     return parked.Runner(ledger, gemini, pipeline="nightly", clock=clock, spans=Spans(provider=provider))
 
