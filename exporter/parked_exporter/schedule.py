@@ -418,7 +418,7 @@ class Schedule:
             found = self._open_ledger()
             try:
                 is_same = self._ledger is not None and _is_there(self._ledger) and self._ledger.name == found.name
-            except BaseException:
+            except BaseException:  # nobody else knows of it
                 found.close()
                 raise
             if self._ledger is not None and is_same:
