@@ -880,6 +880,23 @@ def test_jobs_of_a_pipeline_that_the_statistics_do_not_know_are_looked_up_by_the
     assert "using jobs_key" in plan, plan
 
 
+@pytest.mark.parametrize(
+    ("name", "index", "values"),
+    [
+        ("job_by_key", "jobs_key", {"job_ids": ["b1"], "pipelines": ["p1"], "batches": [""]}),
+        ("mend_job", "jobs_pkey", {"jobs": [1], "revisions": [0]}),
+        ("give_model", "jobs_pkey",
+         {"jobs": [1], "revisions": [0], "models": ["m"], "strikes": [0], "not_befores": [None]}),
+    ],
+)  # fmt: skip
+def test_what_a_writer_looks_up_by_a_key_goes_by_it_where_the_statistics_are_old(stale, name, index, values):
+    begin(stale)
+    plan = "\n".join(row[0] for row in stale.execute(f"EXPLAIN {SQL[name]}".encode(), values))
+    stale.execute("ROLLBACK")
+
+    assert set(re.findall(r"Scan using (jobs_\w+)", plan)) == {index}, plan
+
+
 @pytest.mark.parametrize("name", ["forgettable", "undelivered"])
 @pytest.mark.parametrize("statistics", ["unknown", "stale"])
 def test_a_page_of_many_is_read_without_reading_all_of_them(request, statistics, name):
